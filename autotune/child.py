@@ -140,7 +140,7 @@ class Child:
         self.start()
         assert self._process and self._process.stdin
         try:
-            _write(self._process.stdin, message)
+            write_message(self._process.stdin, message)
         except OSError:
             raise _NoStart(self._last_words()) from None
         answer = self._await_answer(limits_s)
@@ -313,17 +313,17 @@ class _Replies:
 
     def send(self, kind: str, content: object) -> None:
         with self._turn:
-            _write(self._stream, (kind, content))
+            write_message(self._stream, (kind, content))
 
 
-def _write(stream: IO[bytes], message: object) -> None:
+def write_message(stream: IO[bytes], message: object) -> None:
     """Send a message. Raises OSError when the other side is gone."""
     data = pickle.dumps(message)
     stream.write(struct.pack("<Q", len(data)) + data)
     stream.flush()
 
 
-def _read(stream: IO[bytes]) -> Any:
+def read_message(stream: IO[bytes]) -> Any:
     """Return the next message. Raises EOFError at the end of the stream."""
     header = stream.read(8)
     if len(header) < 8:
@@ -351,7 +351,7 @@ def _pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:
     """
     with contextlib.suppress(EOFError, OSError, ValueError), stream:
         while True:
-            kind, content = _read(stream)
+            kind, content = read_message(stream)
             messages.put((kind, time.monotonic() if kind == "alive" else content))
     messages.put(("ended", None))
 
@@ -374,7 +374,7 @@ def _collect(messages: "queue.Queue[Any]", replies: _Replies) -> None:
     """Queue messages as they arrive; when the parent is gone, exit at once, even while a kernel is running."""
     try:
         while True:
-            message = _read(sys.stdin.buffer)
+            message = read_message(sys.stdin.buffer)
             replies.send("alive", None)
             messages.put(message)
     except (EOFError, OSError):

@@ -1,4 +1,4 @@
-"""Lines between a service and its workers that can be cut: a relay on this machine, or a network of their own for each.
+"""Lines between services and their workers that can be cut: relays on this machine, or a network of its own for each.
 
 A relay drops every connection, and both ends know at once. A link that is down swallows what is sent, and nobody is
 told: that is how a cable or a radio is lost. It takes Linux, `ip`, and the right to make network namespaces.
@@ -106,13 +106,40 @@ class Relay(threading.Thread):
                 end.close()
 
 
+class Relays:
+    """A relay to each of several services; the workers are spread over them."""
+
+    host = Relay.host
+
+    def __init__(self, to_ports: Sequence[int], names: Sequence[str]) -> None:
+        relays = [Relay(port) for port in to_ports]
+        self._relays = {name: relays[number % len(relays)] for number, name in enumerate(names)}
+
+    def url(self, name: str) -> str:
+        return self._relays[name].url(name)
+
+    def command(self, name: str, command: Sequence[str]) -> list[str]:
+        return self._relays[name].command(name, command)
+
+    @contextlib.contextmanager
+    def cut(self) -> Iterator[None]:
+        """All of them are cut."""
+        with contextlib.ExitStack() as stack:
+            for relay in set(self._relays.values()):
+                stack.enter_context(relay.cut())
+            yield
+
+    def close(self) -> None:
+        """They go with the process."""
+
+
 class Networks:
     """A network namespace for each worker, with a link of its own to this machine."""
 
     host = "0.0.0.0"  # noqa: S104 - with a token
 
-    def __init__(self, to_port: int, names: Sequence[str]) -> None:
-        self._to_port = to_port
+    def __init__(self, to_ports: Sequence[int], names: Sequence[str]) -> None:
+        self._to_ports = to_ports
         self._numbers = {name: number for number, name in enumerate(names)}
         self._made: list[str] = []
         try:
@@ -123,7 +150,8 @@ class Networks:
             raise
 
     def url(self, name: str) -> str:
-        return f"http://{_address(self._numbers[name], 1)}:{self._to_port}"
+        number = self._numbers[name]
+        return f"http://{_address(number, 1)}:{self._to_ports[number % len(self._to_ports)]}"
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         return ["ip", "netns", "exec", _space(self._numbers[name]), *command]

@@ -66,7 +66,7 @@ class HandMade:
         }  # fmt: skip
         self.id = self._connection.call("POST", "/api/workers", form | others)["id"]
 
-    def turn(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 5.0) -> Any:
+    def turn(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 25.0) -> Any:
         return self.answer(running, results, wait_s)["trial"]
 
     def answer(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 0.0) -> Any:
@@ -99,10 +99,12 @@ def ended(client: Client, job_id: int) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(database: Path, files: Mapping[Role, Path] = MappingProxyType({}), port: int = 0) -> Iterator[Server]:
+def serving(
+    database: Path, files: Mapping[Role, Path] = MappingProxyType({}), port: int = 0, processes: int = 1
+) -> Iterator[Server]:
     """A service, ended in order; `files` are those of its tokens."""
     with Store.open(database) as store:
-        server = Server(Place(port=port, token_files=files), store, lambda _: None)
+        server = Server(Place(port=port, token_files=files, processes=processes), store, lambda _: None)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         wait_for(lambda: bool(server.url))

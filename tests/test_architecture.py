@@ -19,7 +19,6 @@ ORDER = (
     "errors",
     "codec",
     "tracing",
-    "turns",
     "manual",
     "paths",
     "model",
@@ -50,7 +49,8 @@ OWNERS = {
     "pynvml": {"device/sensors.py"},
     "sqlalchemy": {"store"},
     "alembic": {"store/migration.py"},
-    "psycopg": set(),  # the store reaches it through SQLAlchemy
+    "psycopg": {"store/procrastinate_calls.py"},  # otherwise reached through SQLAlchemy
+    "procrastinate": {"store/shared_queue.py", "store/procrastinate_calls.py"},
     "optuna": {"propose/study.py"},
     "rich": {"display"},
     "fastapi": {"service"},

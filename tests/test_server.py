@@ -18,7 +18,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
 from autotune.search import Budget, tune
-from autotune.store import Store, database, failures, jobs, new_owner, service_claim
+from autotune.store import Store, database, failures, job_steps, new_owner
 from autotune.store.database import parse_target
 from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.store.models import problem_id
@@ -55,7 +55,7 @@ def test_a_job_ends_though_its_last_problems_end_at_once(store: Store, monkeypat
     taken = [store.jobs.take(DEVICE.slug, "w1") for _ in requests]
     problems = [found[1] for found in taken if found is not None]
     threads = [threading.Thread(target=store.jobs.end, args=(problem, JobState.DONE)) for problem in problems]
-    count, both = jobs._counts, threading.Barrier(2)
+    count, both = job_steps.counts_of, threading.Barrier(2)
 
     def counted_by_both(*asked: Any) -> dict[int, dict[str, int]]:
         counts = count(*asked)
@@ -64,7 +64,7 @@ def test_a_job_ends_though_its_last_problems_end_at_once(store: Store, monkeypat
         return counts
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, "_counts", counted_by_both)
+        patch.setattr(job_steps, "counts_of", counted_by_both)
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -263,33 +263,12 @@ def test_decisions_are_seen_in_whatever_order_they_are_committed(store: Store) -
     assert store.decisions() > before > 1
 
 
-def test_one_service_claims_a_database_and_claims_it_again_after_an_outage(
-    postgresql_server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service_claim, "LEASE_S", 1.0)
-    with Store.open(postgresql_server.url("here")) as other:
-        claim = store.claim_service()
-        postgresql_server.stop(signal.SIGQUIT)
-        postgresql_server.start()
-        assert claim.is_held()
-        postgresql_server.stop(signal.SIGQUIT)
-        postgresql_server.start()
-        theirs = other.claim_service()  # ours is silent for longer than the lease
-        assert not claim.is_held()
-        theirs.close()
-        assert claim.is_held()
-        claim.close()
-        other.claim_service().close()
-
-
 def test_services_in_different_schemas_do_not_meet(postgresql_server: Server, store: Store) -> None:
     postgresql_server.execute("DROP SCHEMA IF EXISTS there CASCADE; CREATE SCHEMA there")
     with Store.open(postgresql_server.url("there")) as other:
-        ours, theirs = store.claim_service(), other.claim_service()
-        assert ours.is_held()
-        assert theirs.is_held()
-        ours.close()
-        theirs.close()
+        store.jobs.add(NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=(Request(problem=PROBLEM),), trials=1))
+        assert other.jobs.take(DEVICE.slug, "w1") is None
+        assert store.jobs.take(DEVICE.slug, "w1") is not None
 
 
 def test_a_search_goes_on_where_the_server_went_away(postgresql_server: Server, store: Store) -> None:

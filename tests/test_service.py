@@ -39,6 +39,7 @@ from autotune.service.core import in_fair_order
 from autotune.service.server import Place, Server, serve
 from autotune.store import Holder, Store, new_owner
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
+from autotune.store.service_claim import Claim
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import Run
 from invented_service import (
@@ -274,8 +275,8 @@ def test_a_service_that_was_superseded_ends_and_leaves_the_jobs_alone(db_file: P
     with serving(db_file) as server, Client(server.url) as client, offering(server.url, work=paused):
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
         assert paused.begun.wait(20)
-        claim = server.service._claim
-        assert claim is not None
+        claim = server.service._standing
+        assert isinstance(claim, Claim)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(claim, "is_held", lambda: False)
             wait_for(lambda: server.should_exit)

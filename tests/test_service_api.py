@@ -237,7 +237,7 @@ def test_one_submitter_leaves_room_for_others(
 
 
 def test_lookups_remember_no_junk(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    lookups = api.app._app._app.state.service.lookups  # type: ignore[attr-defined]
+    lookups = api.app._app.state.service.lookups  # type: ignore[attr-defined]
     question = f"/api/lookup?device={SLUG}&shape=64,64,64"
     for junk in ("&x=1", "&shape2=", "&" + "y" * 5000 + "=1"):
         assert "there is no parameter" in refusal(api.get(question + junk), 422)
@@ -287,7 +287,7 @@ def test_lookups_follow_the_winners(api: TestClient, store: Store) -> None:
     service_lookup = f"/api/lookup?device={SLUG}&shape=64,64,90"
     assert api.get(service_lookup).json()["match"] == "nearest"
     store.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=64, n=64, k=90)))
-    lookups = api.app._app._app.state.service.lookups  # type: ignore[attr-defined]
+    lookups = api.app._app.state.service.lookups  # type: ignore[attr-defined]
     table = lookups.read_again()
     lookups.use(table)
     assert api.get(service_lookup).json()["match"] == "exact"

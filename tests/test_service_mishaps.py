@@ -1,14 +1,15 @@
-"""The service where something fails at the worst moment: an answer that is lost, a thread that is not to be had."""
+"""The service where something fails at the worst moment: an answer that is lost, a process that is killed."""
 
 import asyncio
 import dataclasses
+import os
+import signal
 import socket
+import subprocess
 import threading
-from collections import Counter
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +24,10 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.trial import Job, Request
 from autotune.remote import Client
 from autotune.service import core
-from autotune.service.events import Feed
-from autotune.service.fleet import Assignment, Fleet, RemoteWorker, Station
-from autotune.service.job_search import Errand, Search
+from autotune.service.core import Service
+from autotune.service.fleet import Assignment, Fleet, Station
+from autotune.service.job_search import Errand, Search, Stopping
+from autotune.service.searches import Search as RunningSearch
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store.models import ProblemRow
@@ -65,6 +67,14 @@ def a_station() -> tuple[Fleet, Station]:
     return fleet, asyncio.run(fleet.greet("one", "0" * 32, DEVICE, ""))
 
 
+def a_search(store: Store, troubles: int = 0) -> Search:
+    """Of the next problem, in this process."""
+    taken = store.jobs.take(DEVICE.slug, "one")
+    assert taken is not None
+    errand = Errand(job=taken[0], problem=taken[1], device=DEVICE, troubles=troubles)
+    return Search(errand, store, lambda *_: None, lambda: False)
+
+
 def ends_well(place: Path, work: Callable[[Job], float] = invented_time) -> None:
     with serving(place) as server, Client(server.url) as client, offering(server.url, work=work):
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
@@ -79,18 +89,74 @@ def test_what_was_taken_when_the_answer_was_lost_is_taken_again(
     ends_well(tmp_path / "db.sqlite")
 
 
-def test_a_search_that_gets_no_thread_begins_when_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Reluctant(threading.Thread):
-        refusals = iter([RuntimeError("can't start new thread")])
+def test_a_search_that_gets_no_process_begins_when_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusals, start = iter([BlockingIOError("no more processes")]), subprocess.Popen
 
-        def start(self) -> None:
-            for refusal in self.refusals:
-                raise refusal
-            super().start()
+    def reluctant(*given: Any, **named: Any) -> Any:
+        for refusal in refusals:
+            raise refusal
+        return start(*given, **named)
 
     monkeypatch.setattr(core, "LOOK_S", 0.05)
-    monkeypatch.setattr(core, "threading", SimpleNamespace(Lock=threading.Lock, Thread=Reluctant))
+    monkeypatch.setattr(subprocess, "Popen", reluctant)
     ends_well(tmp_path / "db.sqlite")
+    assert next(refusals, None) is None
+
+
+def test_searches_go_on_in_another_process_when_theirs_is_killed(tmp_path: Path) -> None:
+    """What its worker was measuring is stored, and is not measured again."""
+    paused = Paused()
+    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
+        with offering(server.url, work=paused) as worker:
+            job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=5, algorithms=["microtile"])
+            assert paused.begun.wait(30)
+            [pid] = server.service._processes.pids
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: not server.service.searches)
+            paused.goes_on.set()
+            found = wait_for(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
+            assert found["problems"][0]["attempts"] == 2
+            assert server.service._processes.pids not in ([], [pid])
+        store = server.service.store
+        trials = store.trials(DEVICE.slug, "gemm")
+        assert worker.jobs[0].configuration in [stored.trial.configuration for stored in trials]
+        searched = [stored.trial.configuration for stored in trials if stored.purpose == "search"]
+        assert len(searched) == len(set(searched))
+        assert len(worker.jobs) == len(trials)
+        assert store.in_flight() == [] == store.quarantined()
+
+
+def test_a_helper_that_joins_as_the_search_ends_is_free_again(store: Store) -> None:
+    store.add_device(DEVICE)
+    store.jobs.add(NEW)
+    taken = store.jobs.take(DEVICE.slug, "one")
+    assert taken is not None
+    (_, own), (_, helper), service = a_station(), a_station(), Service(store)
+    search = RunningSearch(*taken, own, service.fleet)
+    own.is_taken = True
+    search.join(helper)
+    assert helper.is_taken
+    service._ended(search, is_troubled=False, has_learned=False)
+    assert not own.is_taken and not helper.is_taken
+
+
+def test_searches_are_spread_over_the_processes_and_end_with_the_service(tmp_path: Path) -> None:
+    works = [Paused() for _ in range(3)]
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(tmp_path / "db.sqlite", processes=2))
+        client = stack.enter_context(Client(server.url))
+        for number, work in enumerate(works):
+            stack.enter_context(offering(server.url, f"w{number}", work))
+        client.submit(DEVICE.slug, shapes=["64,64,64", "96,96,96", "128,128,128"], trials=5)
+        for work in works:
+            assert work.begun.wait(30)
+        running = list(server.service._processes._running)
+        assert sorted(len(process.searches) for process in running) == [1, 2]
+        for work in works:
+            work.goes_on.set()
+    assert all(process._popen.poll() is not None for process in running)
 
 
 def test_who_cancels_again_as_the_answer_was_lost_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +208,7 @@ def test_a_problem_of_an_unknown_family_has_failed_and_the_others_go_on(store: S
 
 
 def test_what_was_in_flight_as_the_database_was_away_is_not_to_blame(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away, losses = threading.Event(), iter([True])
     write, write_together, requeue = Store.write, Together.write, JobLedger.requeue
@@ -164,16 +230,19 @@ def test_what_was_in_flight_as_the_database_was_away_is_not_to_blame(
     monkeypatch.setattr(Store, "write", written)
     monkeypatch.setattr(Together, "write", lambda *work: not away.is_set() and write_together(*work))
     monkeypatch.setattr(JobLedger, "requeue", requeued)
-    ends_well(tmp_path / "db.sqlite", work)
-    with Store.open(tmp_path / "db.sqlite") as store:
-        assert next(losses, None) is None
-        assert store.in_flight() == [] == store.quarantined()
+    store.add_device(DEVICE)
+    job_id = store.jobs.add(NEW)
+    worker = FakeWorker(work)
+    for _ in range(2):
+        a_search(store).run(worker)
+    assert next(losses, None) is None
+    assert store.jobs.get(job_id).state is JobState.DONE  # type: ignore[union-attr]
+    assert store.in_flight() == [] == store.quarantined()
 
 
 def test_a_trial_that_waits_for_its_device_is_not_late(store: Store) -> None:
     """As while a local run measures there; but a worker that says so is believed no further than its own clock."""
     fleet, station = a_station()
-    worker = RemoteWorker(fleet, station, asyncio.new_event_loop())
     job = Job(selector="0:0", problem=NEW.requests[0].problem, configuration=FAMILY.baseline)
     station.assignment = assignment = Assignment(job)
     assignment.set_deadline()
@@ -182,10 +251,9 @@ def test_a_trial_that_waits_for_its_device_is_not_late(store: Store) -> None:
     fleet.note_waiting(station, 40.0)
     fleet.note_waiting(station, 90.0)
     assert assignment.deadline == deadline + 90.0
-    assert worker.waited_s == 90.0
+    assert station.waited_s == 90.0
     fleet.note_waiting(station, 1e9)
-    assert worker.waited_s == pytest.approx(100.0, abs=5.0)
-    assert RemoteWorker(fleet, station, worker._loop).waited_s == 0.0
+    assert station.waited_s == pytest.approx(100.0, abs=5.0)
 
 
 def test_what_is_searched_is_not_queued_with_what_nobody_searches(store: Store) -> None:
@@ -198,16 +266,13 @@ def test_what_is_searched_is_not_queued_with_what_nobody_searches(store: Store) 
     assert states == [JobState.RUNNING, JobState.RUNNING, JobState.QUEUED]
 
 
-def test_a_search_that_outlives_the_event_loop_leaves_its_problem_to_the_next_service(store: Store) -> None:
+def test_a_search_that_the_service_stops_leaves_its_problem_to_the_next(store: Store) -> None:
+    def stopping(job: Job) -> float:
+        raise Stopping
+
     store.add_device(DEVICE)
     store.jobs.add(NEW)
-    taken = store.jobs.take(DEVICE.slug, "one")
-    assert taken is not None
-    fleet, station = a_station()
-    loop = asyncio.new_event_loop()
-    loop.close()
-    search = Search(Errand(job=taken[0], problem=taken[1], station=station), store, Feed(), lambda: True, Counter())
-    search.run(RemoteWorker(fleet, station, loop))
+    a_search(store).run(FakeWorker(stopping))
     assert store.jobs.waiting() == {(DEVICE.slug, "")}
     assert store.in_flight() == [] == store.quarantined()
 
@@ -221,15 +286,12 @@ def test_only_devices_that_cannot_be_used_count_against_a_problem(store: Store) 
     for _ in range(4):  # as often as services were started anew
         assert store.jobs.take(DEVICE.slug, "one") is not None
         store.jobs.recover()
-    _, station = a_station()
-    troubles: Counter[int] = Counter()
-    states = []
+    troubles, states = 0, []
     for is_lost in (False, True, False, False):
-        taken = store.jobs.take(DEVICE.slug, "one")
-        assert taken is not None
-        station.is_lost = is_lost
-        errand = Errand(job=taken[0], problem=taken[1], station=station)
-        Search(errand, store, Feed(), lambda: False, troubles).run(FakeWorker(unusable))  # type: ignore[arg-type]
+        search = a_search(store, troubles)
+        search.is_device_lost = is_lost
+        search.run(FakeWorker(unusable))
+        troubles += search.is_troubled
         states.append(store.jobs.get(job_id).problems[0].state)  # type: ignore[union-attr]
     assert states == [JobState.QUEUED, JobState.QUEUED, JobState.QUEUED, JobState.FAILED]
 

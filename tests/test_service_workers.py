@@ -30,7 +30,7 @@ from autotune.service.access import Access, Role, role_needed
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.server import Place, Server, read_access
-from autotune.store import Holder, Owner, Store, new_owner, owner, service_claim
+from autotune.store import Attempt, Holder, Owner, Store, new_owner, owner, service_claim
 from autotune.store import workers as workers_module
 from autotune.store.jobs import JobKind, NewJob
 from autotune.store.workers import Standing, digest_of, model_of
@@ -483,24 +483,21 @@ def test_a_worker_delivers_to_a_service_with_other_templates_then_waits_for_one_
             assert ended(client, job["id"])["state"] == "done"
 
 
-def test_a_service_begins_no_trial_on_a_database_that_another_has_claimed(store: Store) -> None:
-    """As one that was stopped, replaced, and goes on in the middle of a search."""
-    mine = new_owner(Holder(worker="w1", session="s"))
-    store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
-    claim = store.claim_service()
-    store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
-    claim.close()
-    store.write(lambda session: session.add(_claim_of(elsewhere(None))))
-    with pytest.raises(StoreError, match="another service"):
-        store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
-    store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, new_owner())  # a local run needs no claim
-
-
-def _claim_of(owner: Owner) -> service_claim.ClaimRow:
-    return service_claim.ClaimRow(
-        role="service", host=owner.host, process_id=owner.process_id, process_start=owner.process_start,
-        run=owner.run, beats=0,
-    )  # fmt: skip
+def test_a_trial_begins_only_while_its_search_is_this_services(any_store: Store) -> None:
+    """As in a service that was stopped, replaced, and goes on in the middle of a search."""
+    any_store.add_device(DEVICE)
+    any_store.jobs.add(NEW)
+    taken = any_store.jobs.take(DEVICE.slug, "w1")
+    assert taken is not None
+    attempt = Attempt(problem=taken[1].id, number=taken[1].attempts)
+    mine = new_owner(Holder(worker="w1", session="s", attempt=attempt))
+    any_store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
+    assert any_store.jobs.recover() == 1
+    for _ in range(2):
+        with pytest.raises(StoreError, match="another service"):
+            any_store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
+        any_store.jobs.take(DEVICE.slug, "w1")
+    any_store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, new_owner())  # a local run is no service's
 
 
 # Workers that hang
@@ -555,7 +552,7 @@ def test_cancelling_detaches_from_a_worker_that_does_not_answer(
     client.cancel(job["id"])
     wait_for(lambda: client.job(job["id"])["counts"] == {"cancelled": 1})
     assert time.monotonic() - began < 5
-    assert server.service.searches == {}
+    wait_for(lambda: server.service.searches == {})
     back = HandMade(server.url, session=hangs.session, results=[hangs.result(given)])  # it was only slow
     assert back.turn(wait_s=0) is None
     assert server.service.store.quarantined() == []
@@ -565,10 +562,10 @@ def test_cancelling_detaches_from_a_worker_that_does_not_answer(
 
 
 def test_a_service_that_beats_keeps_its_claim_and_one_that_was_stopped_loses_it(
-    any_store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_claim, "LEASE_S", 1.0)
-    claim, is_over = any_store.claim_service(), threading.Event()
+    claim, is_over = store.claim_service(), threading.Event()
 
     def beats() -> None:
         while not is_over.wait(0.1):
@@ -577,11 +574,11 @@ def test_a_service_that_beats_keeps_its_claim_and_one_that_was_stopped_loses_it(
     thread = threading.Thread(target=beats)
     thread.start()
     with pytest.raises(StoreError, match=r"another service is using .*--db"):
-        any_store.claim_service()
+        store.claim_service()
     is_over.set()
     thread.join()
     began = time.monotonic()
-    theirs = any_store.claim_service()  # ours is silent now, as in SIGSTOP or on a machine that is gone
+    theirs = store.claim_service()  # ours is silent now, as in SIGSTOP or on a machine that is gone
     assert time.monotonic() - began >= 1.0
     assert not claim.is_held()
     assert theirs.is_held()
@@ -596,19 +593,18 @@ def test_a_service_that_may_have_lost_its_claim_gives_nobody_a_trial(
     with monkeypatch.context() as stopped:
         stopped.setattr(service_claim, "LEASE_S", 0.0)
         assert worker.turn(wait_s=2.0) is None
-        assert server.service.store.in_flight() != []
+        wait_for(server.service.store.in_flight)
+        assert worker.turn(wait_s=1.0) is None
     wait_for(lambda: worker.turn(wait_s=0) is not None)
     client.cancel(job["id"])
 
 
-def test_the_claim_of_a_process_that_ended_here_is_taken_at_once(
-    any_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_claim_of_a_process_that_ended_here_is_taken_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
         before.setattr(service_claim, "new_owner", lambda: replace(new_owner(), process_start="another boot 1"))
-        ended_one = any_store.claim_service()
+        ended_one = store.claim_service()
     began = time.monotonic()
-    claim = any_store.claim_service()
+    claim = store.claim_service()
     assert time.monotonic() - began < service_claim.LEASE_S / 2
     assert not ended_one.is_held()
     claim.close()

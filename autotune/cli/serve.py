@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import DATABASE, argument, command, file, integer
 from autotune.cli.output import standard_error, tell
+from autotune.device.processors import usable_cores
 from autotune.errors import DatabaseAwayError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ OPENING_PAUSE_S = 5.0
     file("--read-token-file", "file with a token for reading only"),
     file("--submit-token-file", "file with a token for reading, jobs and uploads"),
     file("--worker-token-file", "file with a token for workers only"),
+    integer("--processes", 1, 256, "number of processes that search; one for each core by default"),
     argument("--public-url", metavar="URL", default="", help="address of a proxy in front of the service"),
     DATABASE,
     examples=("serve", "serve --host 0.0.0.0 --token-file token --read-token-file read-token --db postgresql://..."),
@@ -40,7 +42,13 @@ def serve_command(options: argparse.Namespace) -> int:
         Role.WORKER: options.worker_token_file,
     }
     given = {role: path for role, path in files.items() if path}
-    place = Place(host=options.host, port=options.port, token_files=given, public_url=options.public_url)
+    place = Place(
+        host=options.host,
+        port=options.port,
+        token_files=given,
+        public_url=options.public_url,
+        processes=options.processes or usable_cores(),
+    )
     read_access(place)
     _log_warnings()
     with open_patiently(options.db) as store:

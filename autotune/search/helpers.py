@@ -17,7 +17,6 @@ from autotune.measure.worker import Measures
 from autotune.model.trial import Job, Trial, TrialState
 from autotune.search.ahead import Prepared
 from autotune.search.bench import Background, Bench
-from autotune.turns import idle
 
 MOST_HELPERS = 15
 """Helpers of one search. With more, too much would be proposed before anything is learnt from it."""
@@ -171,8 +170,7 @@ class Crew:
         self._returned.clear()
 
     def _next_ended(self) -> Measures:
-        with idle():
-            return self._ended.get()
+        return self._ended.get()
 
     def _forget_place(self, place: Measures) -> None:
         self._benches.pop(place, None)

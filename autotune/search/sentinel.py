@@ -12,7 +12,6 @@ from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial, TrialState
 from autotune.search.bench import Bench
 from autotune.search.drift import SENTINEL, Revision
-from autotune.turns import idle
 
 EVERY_TRIALS = 20
 EVERY_S = 30.0
@@ -150,9 +149,8 @@ class Sentinel:
     def _rest(self, seconds: float) -> None:
         self._rested_s += seconds
         end = self._clock() + seconds
-        with idle():
-            while (left := end - self._clock()) > 0 and not self._should_stop():
-                self._clock.sleep(min(left, 0.5))
+        while (left := end - self._clock()) > 0 and not self._should_stop():
+            self._clock.sleep(min(left, 0.5))
 
     def _repeat(self, revisions: Sequence[Revision]) -> None:
         """Measure again what might be among the best, since it is not known when exactly the speed changed."""

@@ -23,11 +23,10 @@ from autotune.service.jobs_api import job_routes
 from autotune.service.operations import operation_routes
 from autotune.service.page_files import page_routes
 from autotune.service.pools import RETRY_AFTER_S, BusyError, Pools
-from autotune.service.shortcuts import Shortcuts
 from autotune.service.sizes_api import size_routes
 from autotune.service.submission import FullError
 from autotune.service.tables_api import table_routes
-from autotune.service.workers_api import turns_of, worker_routes
+from autotune.service.workers_api import worker_routes
 
 _LOG = logging.getLogger(__name__)
 _STATUSES: dict[type[AutotuneError], int] = {BusyError: 503, DeviceSelectionError: 404, FullError: 429}
@@ -95,7 +94,7 @@ def make_app(service: Service, access: Access, public_url: str = "") -> Admissio
     app.include_router(page_routes())
     answered: Answered = Counter()
     app.include_router(operation_routes(service, pools, answered))
-    return Admission(Shortcuts(app, service.lookups.direct, turns_of(service)), access, public_url, answered)
+    return Admission(app, access, public_url, answered)
 
 
 def _refusal(status: int, message: str, hint: str = "") -> JSONResponse:

@@ -1,29 +1,36 @@
-"""The core of the service: decides which search runs on which device. Routes query it, workers send it results."""
+"""The core of the service: decides which search runs on which device. Routes query it, workers send it results.
+
+On a file there is one service. Any number share a database on a server: each searches for the devices that call it, and
+what they share is in the database (`membership.py`, `neighbours.py`).
+"""
 
 import asyncio
 import contextlib
-import functools
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from autotune.codec import Node
 from autotune.errors import AutotuneError, TableError
 from autotune.kernels import find_family
 from autotune.kernels.render import provenance_now
 from autotune.model.device import Device
-from autotune.predict import refresh_predictors
+from autotune.model.events import Event
 from autotune.remote.wire import code_version, read_job, read_trial
 from autotune.service.events import Feed
-from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Helper, RemoteWorker, Station
-from autotune.service.job_search import Errand, Search
+from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Station
 from autotune.service.lookups import Lookups
+from autotune.service.membership import Membership
+from autotune.service.neighbours import Neighbours
+from autotune.service.searches import MOST_DEATHS, Processes, Search
 from autotune.store import Holder, Store
 from autotune.store.jobs import JobState
+from autotune.store.notices import ABORT
 from autotune.store.service_claim import Claim
-from autotune.turns import Turns, held
+from autotune.store.shared_queue import Held
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,9 +42,6 @@ REFRESHING_SHARE = 0.1
 """Maximum share of the time spent rebuilding lookups: many winners make it slow, and there is always a new winner."""
 MAX_SEARCHES = 100
 """Maximum number of searches at a time: each holds its search space, some 20 MB. Further devices wait."""
-AT_WORK = 2
-"""Searches that compute at a time, while the others wait for their devices, the database or a rest period. More
-computing threads would delay the event loop and gain nothing, as an interpreter runs one thread at a time."""
 END_S = 8.0
 """How long a stopping service waits for its searches to end in order, and for the database with them."""
 HURRY_S = 1.0
@@ -48,33 +52,41 @@ END_LOOK_S = 0.05
 class Service:
     """The state that lives as long as the process. Methods are called in the event loop."""
 
-    def __init__(self, store: Store, on_superseded: Callable[[], None] = lambda: None) -> None:
-        """`on_superseded` is called when another service has taken over the database, and this one has to end."""
+    def __init__(self, store: Store, on_superseded: Callable[[], None] = lambda: None, processes: int = 1) -> None:
+        """`on_superseded` is called when another service has taken over the database, and this one has to end.
+
+        Searches run in so many `processes`.
+        """
         self.store = store
         self._on_superseded = on_superseded
-        self._claim: Claim | None = None
+        self._standing: Claim | Membership[dict[int, Search]] | None = None
+        self._neighbours: Neighbours | None = None
         self.feed = Feed()
         self.fleet = Fleet(self.wake, self.take_late, self._settle, self._may_launch)
         self.lookups = Lookups(store)
         self.searches: dict[int, Search] = {}
         """Running searches, by the id of the job's problem."""
         self.is_stopping = False
-        self._troubles: Counter[int] = Counter()
-        """How often a device could not be used, by the id of the job's problem."""
         self._is_in_doubt = False
         """Whether the database may list a problem as running that no search works on."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._threads: set[threading.Thread] = set()
-        self._learning = threading.Lock()
-        self._turns = Turns(AT_WORK)
+        self._processes = Processes(processes, store.target, self._take_message, self._lost, self._call_soon)
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
-        """Claim the database, so that no other service works on it. Raises StoreError when another one does."""
-        self._claim = self.store.claim_service()
-        with self._claim.kept(self._tell_superseded, HURRY_S):
+        """Claim a file, so that no other service works on it, or join the services that share a database.
+
+        Raises StoreError when another service has claimed the file.
+        """
+        if self.store.is_shared:
+            membership = Membership(self.store.jobs, lambda: dict(self.searches), self._compare)
+            self._standing, keeping = membership, membership.kept(HURRY_S)
+        else:
+            claim = self.store.claim_service()
+            self._standing, keeping = claim, claim.kept(self._tell_superseded, HURRY_S)
+        with keeping:
             yield
 
     async def start(self) -> None:
@@ -87,20 +99,43 @@ class Service:
             _LOG.info("%s trials were lost, %s problems continue", len(lost), queued)
         await asyncio.to_thread(code_version)  # slow once; else the first worker would delay all others
         await self._refresh_lookups()
-        keeping = (self._keep_dispatching(), self._keep_refreshing())
+        keeping = [self._keep_dispatching(), self._keep_refreshing()]
+        if self.store.is_shared:
+            self._neighbours = Neighbours(self.store.notices(), self.feed, self._latest)
+            self._neighbours.open(self._call_soon, self._hear_queue)
+            keeping.append(self._neighbours.keep_asking())
         self._tasks = [asyncio.create_task(work) for work in keeping]
+
+    def _hear_queue(self, notice: str) -> None:
+        """Take a notice of procrastinate: a new job, or one to abort."""
+        self.wake()
+        if ABORT in notice and isinstance(self._standing, Membership):
+            self._standing.beat_soon()
+
+    def _latest(self, job_id: int) -> list[str]:
+        """Return the newest event of each name of the searches of a job."""
+        searches = [search for search in self.searches.values() if search.job.id == job_id]
+        return [text for search in searches for text in search.latest()]
 
     def begin_stop(self) -> None:
         """End the searches, and release waiting workers and readers."""
         self.is_stopping = True
+        if self._neighbours is not None:
+            self._neighbours.close()
+        self._processes.tell_all("stop")
         self.fleet.stop()
         self.feed.close()
         self._wake.set()
 
     def stop_from_signal(self) -> None:
         """Call `begin_stop` from a signal handler."""
+        self._call_soon(self.begin_stop)
+
+    def _call_soon(self, work: Callable[[], object]) -> None:
+        """Call `work` in the event loop, from any thread, unless the loop has not begun or has ended."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self.begin_stop)
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(work)
 
     async def stop(self) -> None:
         """Stop; return when the ledger is in order, or after a time limit."""
@@ -110,12 +145,14 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._searches_end(END_S)
         self.store.hurry()
+        self._processes.tell_all("hurry")
         await self._searches_end(HURRY_S)
+        await asyncio.to_thread(self._processes.close)
 
     async def _searches_end(self, patience_s: float) -> None:
-        """Return when all searches have ended or time is up. Polls: threads that could wait may be stuck as well."""
+        """Return when all searches have ended or time is up."""
         end = time.monotonic() + patience_s
-        while any(thread.is_alive() for thread in self._threads) and time.monotonic() < end:
+        while self.searches and time.monotonic() < end:
             await asyncio.sleep(END_LOOK_S)
 
     def wake(self) -> None:
@@ -125,12 +162,15 @@ class Service:
     def cancel(self, job_id: int) -> None:
         """Stop the searches of a job after the running trial; a worker that does not deliver it in time is given up."""
         for search in self.searches.values():
-            if search.errand.job.id == job_id:
-                search.is_cancelled = True
-                self._hurry(search)
-                if self._loop is not None:
-                    self._loop.call_later(CANCEL_PATIENCE_S, self.wake)
+            if search.job.id == job_id:
+                self._cancel_search(search)
         self.feed.tell(job_id)
+
+    def _cancel_search(self, search: Search) -> None:
+        search.cancel()
+        self._hurry(search)
+        if self._loop is not None:
+            self._loop.call_later(CANCEL_PATIENCE_S, self.wake)
 
     def search_on(self, station: Station) -> Search | None:
         """Return the search that a station works on, as its own or as a helper."""
@@ -160,7 +200,7 @@ class Service:
         return ""
 
     async def _settle(self, slug: str, holder: Holder) -> None:
-        await asyncio.to_thread(self.store.settle_trials, slug, holder)
+        await asyncio.to_thread(self.store.settle_trials, slug, holder, self._processes.pids)
 
     async def forget_worker(self, name: str) -> bool:
         """Allow the name to be enrolled again with another secret. Returns whether it was known. Raises StoreError."""
@@ -186,17 +226,24 @@ class Service:
             took_s = time.monotonic() - began
 
     def _may_launch(self) -> bool:
-        return self._claim is None or self._claim.is_fresh
+        return self._standing is None or self._standing.is_fresh
+
+    def _compare(self, searches: dict[int, Search], held: Held) -> None:
+        """Give up searches that another service has taken, and those that were cancelled; in the thread of the beat."""
+        for problem_id, search in searches.items():
+            if problem_id not in held.problems and not search.is_superseded:
+                search.is_superseded = True  # at once, also for the trials that the event loop is giving to workers
+                self._call_soon(search.supersede)
+            elif problem_id in held.cancelled and not search.is_cancelled:
+                self._call_soon(partial(self._cancel_search, search))
 
     def _tell_superseded(self) -> None:
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._give_way)
+        self._call_soon(self._give_way)
 
     def _give_way(self) -> None:
         _LOG.error("another service has taken over %s; this one stops", self.store.location)
         for search in self.searches.values():
-            search.is_superseded = True
+            search.supersede()
         self._on_superseded()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -230,7 +277,7 @@ class Service:
             self._is_in_doubt = False
         waiting = await asyncio.to_thread(self.store.jobs.waiting)
         leaders = self.fleet.leaders()
-        for station in in_fair_order(free, Counter(s.errand.station.device.slug for s in self.searches.values())):
+        for station in in_fair_order(free, Counter(s.station.device.slug for s in self.searches.values())):
             if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
                 break
             open_to = _open_to(station, leaders)
@@ -248,28 +295,28 @@ class Service:
         open_searches: dict[str, list[Search]] = {}
         for search in self.searches.values() if stations and not self.is_stopping else ():
             if search.wants_help:
-                open_searches.setdefault(search.errand.station.device.slug, []).append(search)
+                open_searches.setdefault(search.station.device.slug, []).append(search)
         for station in stations:
-            alike = [s for s in open_searches.get(station.device.slug, ()) if s.errand.station.model == station.model]
-            helper = Helper(self.fleet, station, asyncio.get_running_loop())
-            if alike and min(alike, key=lambda search: len(search.helpers)).helpers.join(helper):
-                station.is_taken = True
+            its = open_searches.get(station.device.slug, ())
+            alike = [search for search in its if search.station.model == station.model and search.wants_help]
+            if alike:
+                min(alike, key=lambda search: len(search.helpers)).join(station)
 
     def _recall_helpers(self, waiting: set[tuple[str, str]], leaders: dict[str, str]) -> None:
         """Recall one helper for each device model with waiting work: that is more useful than helping."""
         for kind in waiting if len(self.searches) < MAX_SEARCHES else ():
-            of_kind = [search for search in self.searches.values() if kind in _open_to(search.errand.station, leaders)]
+            of_kind = [search for search in self.searches.values() if kind in _open_to(search.station, leaders)]
             if of_kind:
-                max(of_kind, key=lambda search: len(search.helpers)).helpers.recall_one()
+                max(of_kind, key=lambda search: len(search.helpers)).recall_one()
 
     async def _engage(self, station: Station, *, begins: bool) -> bool:
         """Start a search of the next problem queued for a station. Returns whether there was one."""
         station.is_taken = True
         try:
-            take = functools.partial(self.store.jobs.take, begins=begins)
+            take = partial(self.store.jobs.take, begins=begins)
             taken = await asyncio.to_thread(take, station.device.slug, station.name, station.model_digest)
             if taken is not None:
-                self._begin(Errand(job=taken[0], problem=taken[1], station=station))
+                self._begin(Search(*taken, station, self.fleet))
         except BaseException:
             self._is_in_doubt = True  # the database's answer may be lost, or no thread available
             station.is_taken = False
@@ -277,51 +324,59 @@ class Service:
         station.is_taken = taken is not None
         return station.is_taken
 
-    def _begin(self, errand: Errand) -> None:
-        """Start a search in a new thread. Raises RuntimeError when the system gives no thread."""
-        search = Search(errand, self.store, self.feed, lambda: self.is_stopping, self._troubles)
-        worker = RemoteWorker(self.fleet, errand.station, asyncio.get_running_loop())
-        thread = threading.Thread(target=self._search, args=(search, worker), daemon=True, name=f"job {errand.job.id}")
-        thread.start()
-        self.searches[errand.problem.id] = search
-        self._threads.add(thread)
+    def _begin(self, search: Search) -> None:
+        """Start a search in one of the processes. Raises OSError when the system gives none."""
+        self._processes.begin(search)
+        self.searches[search.problem.id] = search
 
-    def _search(self, search: Search, worker: RemoteWorker) -> None:
-        """Run a search; the target of its thread."""
-        try:
-            with self._turns.taken():
-                self._note_cancelled(search)
-                search.run(worker)
-                self._learn(search)
-        finally:
-            worker.call_in_loop(lambda: self._ended(search))
+    def _take_message(self, search: Search, name: str, *content: Any) -> None:
+        """Take a message of a search."""
+        match name:
+            case "measure":
+                search.measure(*content)
+            case "event":
+                self._tell(search, *content)
+            case "released":
+                search.released(*content)
+            case "closed":
+                search.closed()
+            case "ended":
+                self._ended(search, *content)
+            case "unstarted":
+                self._lost(search)
 
-    def _note_cancelled(self, search: Search) -> None:
-        """Catch a job that was cancelled after it was taken and before it was listed among the searches."""
-        with contextlib.suppress(AutotuneError):
-            if self.store.jobs.is_cancelled(search.errand.job.id):
-                search.is_cancelled = True
+    def _tell(self, search: Search, name: str, told: Event | dict[str, Any] | None) -> None:
+        """Send an event to the followers of the job; without a name, that a state has changed."""
+        if told is None:
+            self.feed.tell(search.job.id)
+        else:
+            encode = search.note(name, told)
+            self.feed.tell(search.job.id, name, lambda: search.shown(encode))
 
-    def _ended(self, search: Search) -> None:
-        self.searches.pop(search.errand.problem.id, None)
-        self._threads = {thread for thread in self._threads if thread.is_alive()}
-        self.fleet.release(search.errand.station)
-        self.feed.tell(search.errand.job.id)
+    def _ended(self, search: Search, is_troubled: bool, has_learned: bool) -> None:
+        self._forget(search)
+        self._processes.troubles[search.problem.id] += is_troubled
+        self._is_in_doubt |= search.is_superseded
+        if has_learned:
+            self.lookups.renew_predictors()
+        for station in search.stations():  # also helpers that joined as it ended
+            self.fleet.release(station)
+        self.feed.tell(search.job.id)
 
-    def _learn(self, search: Search) -> None:
-        """Rebuild the predictors when a job has ended. A failure loses no results."""
-        job = None
-        with contextlib.suppress(AutotuneError):
-            job = self.store.jobs.get(search.errand.job.id)
-        if job is None or job.state not in (JobState.DONE, JobState.FAILED):
-            return
-        try:
-            families = {problem.request.problem.family for problem in job.problems}
-            with held(self._learning):  # all devices share one file
-                refresh_predictors(self.store, search.errand.station.device, families)
-                self.lookups.renew_predictors()
-        except (AutotuneError, OSError) as error:
-            _LOG.warning("predictors were not rebuilt: %s", error)
+    def _lost(self, search: Search) -> None:
+        """Take up a search whose process has ended."""
+        self._forget(search)
+        self._is_in_doubt = True
+        if self._processes.deaths[search.problem.id] >= MOST_DEATHS:
+            message = f"{MOST_DEATHS} processes that searched it have ended"
+            give_up = partial(self.store.jobs.end, search.problem, JobState.FAILED, message=message)
+            asyncio.get_running_loop().run_in_executor(None, give_up)
+        for station in search.stations():
+            self.fleet.withdraw(station)
+
+    def _forget(self, search: Search) -> None:
+        if self.searches.get(search.problem.id) is search:
+            del self.searches[search.problem.id]
 
 
 def _open_to(station: Station, leaders: dict[str, str]) -> set[tuple[str, str]]:

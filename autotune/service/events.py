@@ -1,6 +1,7 @@
 """Events of jobs, sent to the clients that follow them (readers).
 
-Searches publish events from their threads; readers wait in the event loop. All readers of a job share one `_Channel`.
+Searches publish events from their threads; readers wait in the event loop. Another service on the same database may
+have the readers (`neighbours.py`). All readers of a job share one `_Channel`.
 It reads the job once for all of them, at most once a second, and sends only what has changed since; each message is
 encoded once and sent to every reader.
 """
@@ -10,9 +11,9 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.exceptions import HTTPException
 
@@ -56,10 +57,19 @@ Read = Callable[[], Awaitable[Picture]]
 """Reads the state of a job. May raise AutotuneError, and HTTPException for a job that does not exist."""
 
 
+class Elsewhere(Protocol):
+    """The other services, whose readers may follow jobs that are searched here."""
+
+    def wants(self, job_id: int) -> bool: ...
+    def tell(self, job_id: int, event: str) -> None: ...
+    def ask(self, job_ids: Iterable[int]) -> None: ...
+
+
 class Feed:
     """The channels of all jobs that are followed."""
 
     def __init__(self) -> None:
+        self.elsewhere: Elsewhere | None = None
         self._channels: dict[int, _Channel] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
@@ -73,10 +83,26 @@ class Feed:
 
         `encode` returns the data of the event. It is called only if the job is followed.
         """
+        is_wanted = self.elsewhere is not None and self.elsewhere.wants(job_id)
+        if not (is_wanted or job_id in self._channels):
+            return
+        text = event_text(name, encode()) if name else ""
+        self.pass_on(job_id, text)
+        if is_wanted and self.elsewhere is not None:
+            self.elsewhere.tell(job_id, text)
+
+    def pass_on(self, job_id: int, text: str) -> None:
+        """Give the readers of a job an event as it is sent, from any thread; an empty text has the job read again."""
         if self._loop is not None and job_id in self._channels:
-            text = _event(name, json.dumps(encode(), allow_nan=False, separators=(",", ":"))) if name else ""
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._note, job_id, text)
+
+    def refresh(self) -> None:
+        """Have all jobs that are followed read again, and ask the other services for their events."""
+        if self.elsewhere is not None:
+            self.elsewhere.ask(list(self._channels))
+        for channel in self._channels.values():
+            channel.note("")
 
     def close(self) -> None:
         """End all readers, and accept no more."""
@@ -93,6 +119,8 @@ class Feed:
         channel = self._channels.get(job_id)
         if channel is None:
             channel = self._channels[job_id] = _Channel(read, lambda: self._channels.pop(job_id, None))
+            if self.elsewhere is not None:
+                self.elsewhere.ask([job_id])
         return Reader(channel)
 
     def _note(self, job_id: int, text: str) -> None:
@@ -233,6 +261,11 @@ class _Channel:
         for reader in self.readers:
             if not reader.is_new:
                 reader.put(message)
+
+
+def event_text(name: str, data: Any) -> str:
+    """Return an event as it is sent; `data` is encoded as JSON."""
+    return _event(name, json.dumps(data, allow_nan=False, separators=(",", ":")))
 
 
 def _event(name: str, data: str) -> str:

@@ -1,4 +1,4 @@
-"""The devices that workers offer, and the trials they are given. Runs in the event loop; searches call from threads.
+"""The devices that workers offer, and the trials they are given. Only the event loop uses this.
 
 A `Station` is one device of one worker process. It polls: every request, called a turn, shows that the station is
 alive, may deliver a result and may fetch a trial. A trial is sent until a turn shows that it has arrived, and a result
@@ -9,7 +9,6 @@ after a restart of the service: it is stored if that worker had the trial.
 """
 
 import asyncio
-import contextlib
 import hmac
 import secrets
 import time
@@ -23,9 +22,9 @@ from autotune.errors import TableError, WorkerError, WorkerLostError
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial, now_utc
 from autotune.remote.wire import plain_job, read_trial
+from autotune.service.job_search import Stopping
 from autotune.store import Holder
 from autotune.store.workers import digest_of, model_of
-from autotune.turns import idle
 
 SILENT_S = 60.0
 """A station that sent nothing for so long is lost; a worker that measures sends something every few seconds."""
@@ -49,15 +48,13 @@ class NameTakenError(WorkerError):
     """Two live workers share a name."""
 
 
-class Stopping(Exception):
-    """The service ends: running trials are not waited for, and are not to blame."""
-
-
 @dataclass(eq=False)
 class Assignment:
     """One trial for one station."""
 
     job: Job
+    is_off: Callable[[], bool] = lambda: False
+    """Whether it must not be given any more, because another service has taken the search."""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     result: "Future[Trial]" = field(default_factory=Future)
     deadline: float = float("inf")
@@ -240,6 +237,9 @@ class Fleet:
             finally:
                 station.heard = time.monotonic()
         given = station.assignment
+        if given is not None and given.id != running and given.is_off():
+            given.fail(Stopping())
+            station.assignment = given = None
         if given is not None and given.id != running and not self._may_launch():
             given.set_deadline()  # the worker does not have it yet
             await asyncio.sleep(min(wait_s, HOLD_S))
@@ -308,6 +308,13 @@ class Fleet:
         station.is_taken = False
         self._on_change()
 
+    def withdraw(self, station: Station) -> None:
+        """Take a station from a search that is gone; what its worker still delivers is late, and stored."""
+        station.assignment = None
+        station.is_ready = False
+        station.turn.set()  # its next turn shows whether its worker has something in hand
+        self.release(station)
+
     def lose(self, station: Station, why: str) -> None:
         """Remove a station that is gone, and with it the trial that it was measuring, which may be the reason."""
         self._stations.pop(station.id, None)
@@ -342,55 +349,6 @@ class Fleet:
             if station.assignment is not None:
                 station.assignment.fail(Stopping())
             station.turn.set()
-
-
-class RemoteWorker:
-    """A station as a search uses it, from any thread: implements `autotune.measure.worker.Measures`."""
-
-    def __init__(self, fleet: Fleet, station: Station, loop: asyncio.AbstractEventLoop) -> None:
-        self._fleet = fleet
-        self._loop = loop
-        self.station = station
-        self.holder = station.holder
-        """The holder under which running trials of the search are stored."""
-        self._waited_before_s = station.waited_s
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds that trials given through this object have waited for other programs on the worker's machine."""
-        return self.station.waited_s - self._waited_before_s
-
-    def prepare(self, job: Job) -> None:
-        """Do nothing: a job is sent when it may be launched."""
-
-    def run(self, job: Job) -> Trial:
-        """Measure a trial.
-
-        Raises WorkerError when the device cannot be used, WorkerLostError when it is gone, Stopping when the service
-        ends.
-        """
-        assignment = Assignment(job)
-        try:
-            self._loop.call_soon_threadsafe(self._fleet.assign, self.station, assignment)
-        except RuntimeError as error:  # the loop has ended
-            raise Stopping from error
-        with idle():
-            return assignment.result.result()
-
-    def call_in_loop(self, work: Callable[[], None]) -> None:
-        """Call `work` soon in the event loop, unless the loop has ended."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(work)
-
-    def close(self) -> None:
-        """Do nothing: the station belongs to the code that took it."""
-
-
-class Helper(RemoteWorker):
-    """A station that helps the search of another one. Closing the helper frees the station."""
-
-    def close(self) -> None:
-        self.call_in_loop(lambda: self._fleet.release(self.station))
 
 
 def plain_assignment(assignment: Assignment) -> dict[str, Any]:

@@ -1,29 +1,29 @@
-"""The search of one problem of a job on one station: the usual search, reported to the feed and kept in the ledger."""
+"""The search of one problem of a job on a device: the usual search, reported as events and kept in the ledger.
+
+It runs in a search process (`search_process.py`).
+"""
 
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from autotune.codec import parse
 from autotune.errors import AutotuneError, StoreError, WorkerError
 from autotune.lookup.json_table import plain_entry, read_entry
-from autotune.measure.worker import waited_s
+from autotune.measure.worker import Measures, waited_s
+from autotune.model.device import Device
 from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
 from autotune.model.trial import Winner
-from autotune.remote.events import plain_event, plain_outcome
+from autotune.predict import refresh_predictors
+from autotune.remote.events import plain_outcome
 from autotune.search import Budget, tune
 from autotune.search.helpers import Helpers
 from autotune.search.recheck import Recheck, recheck
-from autotune.service.events import Feed
-from autotune.service.fleet import Helper, RemoteWorker, Station, Stopping
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobProblem, JobState, TuningJob
-from autotune.turns import idle
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,42 +34,52 @@ UNUSABLE_TRIES = 3
 INSIST_S = 2.0
 
 
+Tell = Callable[[str, Event | dict[str, Any] | None], None]
+"""Takes the name of an event of a job and what it says; without a name, that a state has changed."""
+
+
+class Stopping(Exception):
+    """The service ends, or another has taken the search: trials are not waited for, and are not to blame."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Errand:
-    """The problem to search, and the station to search it on."""
+    """The problem to search, and the device to search it on."""
 
     job: TuningJob
     problem: JobProblem
-    station: Station
+    device: Device
+    troubles: int = 0
+    """How often a device could not be used for it."""
 
 
 class Search:
     """Runs in a thread of its own; `run` returns when the outcome of the problem is in the ledger."""
 
     def __init__(
-        self, errand: Errand, store: Store, feed: Feed, is_stopping: Callable[[], bool], troubles: Counter[int]
+        self, errand: Errand, store: Store, tell: Tell, is_stopping: Callable[[], bool], helpers: Helpers | None = None
     ) -> None:
-        """`troubles` counts how often a device could not be used, by the id of the job's problem."""
         self.errand = errand
         self.is_cancelled = False
         self.is_superseded = False
-        """Whether another service has taken over the database, and records the outcome."""
-        self.helpers = Helpers()
-        self.progress: dict[str, Callable[[], dict[str, Any]]] = {}
-        """Encodes the latest event of each name; replaced as a whole, since other threads read it meanwhile."""
+        """Whether another service has taken the search, and records the outcome."""
+        self.is_device_lost = False
+        self.is_troubled = False
+        """Whether it ended because the device, which is still there, could not be used."""
+        self.helpers = helpers or Helpers()
         self._store = store
-        self._feed = feed
+        self._tell = tell
         self._is_stopping = is_stopping
-        self._troubles = troubles
         self._began = self._noted = time.monotonic()
-        self._worker: RemoteWorker | None = None
+        self._worker: Measures | None = None
         self._trials_before = 0
         """Trials of the same job before this search, by an earlier service or on a device that was lost."""
 
-    def run(self, worker: RemoteWorker) -> None:
+    def run(self, worker: Measures) -> None:
         problem, self._worker = self.errand.problem, worker
-        self._tell_job()
+        self._tell("", None)
         try:
+            self.is_cancelled |= self._store.jobs.is_cancelled(self.errand.job.id)  # after it was taken
             if self.errand.job.kind is JobKind.TUNE:
                 self._tune(worker)
             else:
@@ -77,8 +87,8 @@ class Search:
         except Stopping:
             self._requeue("")
         except WorkerError as error:
-            self._troubles[problem.id] += not self.errand.station.is_lost
-            if self._troubles[problem.id] >= UNUSABLE_TRIES:
+            self.is_troubled = not self.is_device_lost
+            if self.errand.troubles + self.is_troubled >= UNUSABLE_TRIES:
                 self._end(JobState.FAILED, message=str(error))
             else:
                 self._requeue(str(error))
@@ -92,23 +102,21 @@ class Search:
             self._end(JobState.FAILED, message=f"unexpected error: {type(error).__name__}")
         finally:
             self.helpers.close()  # also if the search never began
-        self._tell_job()
+        self._tell("", None)
 
     def stop(self) -> bool:
         """Return whether the search has to end after the running trial."""
-        return self.is_cancelled or self._is_stopping() or self.errand.station.is_lost
+        return self.is_cancelled or self.is_superseded or self._is_stopping() or self.is_device_lost
 
-    @property
-    def wants_help(self) -> bool:
-        """Whether equal devices may measure for this search."""
-        return self.helpers.is_open and self.errand.job.kind is JobKind.TUNE
+    def learn(self) -> bool:
+        """Rebuild the predictors if the job has ended; return whether that was so. Raises AutotuneError, OSError."""
+        job = self._store.jobs.get(self.errand.job.id)
+        if job is None or job.state not in (JobState.DONE, JobState.FAILED):
+            return False
+        refresh_predictors(self._store, self.errand.device, {its.request.problem.family for its in job.problems})
+        return True
 
-    def stations(self) -> list[Station]:
-        """Return the stations that work on this search."""
-        helping = (place.station for place in self.helpers.present() if isinstance(place, Helper))
-        return [self.errand.station, *helping]
-
-    def _tune(self, worker: RemoteWorker) -> None:
+    def _tune(self, worker: Measures) -> None:
         job, problem = self.errand.job, self.errand.problem
         self._trials_before = self._store.jobs.new_trials(job.device, problem)
         budget = Budget(
@@ -116,7 +124,7 @@ class Search:
             seconds=None if job.seconds is None else max(1.0, problem.share_s - problem.spent_s),
         )
         outcomes = tune(
-            self.errand.station.device,
+            self.errand.device,
             [problem.request],
             self._store,
             budget,
@@ -137,9 +145,9 @@ class Search:
         state = JobState.CANCELLED if self.is_cancelled else JobState.FAILED if failed else JobState.DONE
         self._end(state, outcome=told, message=failed)
 
-    def _verify(self, worker: RemoteWorker) -> None:
+    def _verify(self, worker: Measures) -> None:
         """Measure a winner of an uploaded table here. If it is confirmed, it is stored as measured."""
-        problem, device = self.errand.problem, self.errand.station.device
+        problem, device = self.errand.problem, self.errand.device
         claimed = read_entry(device.slug, parse(problem.candidate))
         problem.request.problem.check_device(device.limits)
         results = recheck(device, [claimed], self._store, self, should_stop=self.stop, worker=worker)
@@ -177,23 +185,13 @@ class Search:
                 _LOG.warning("the database cannot be written: %s", error)
                 if self._is_stopping():
                     return
-                with idle():
-                    time.sleep(INSIST_S)
+                time.sleep(INSIST_S)
             else:
                 return
 
     @property
     def _spent_s(self) -> float:
         return self.errand.problem.spent_s + time.monotonic() - self._began - waited_s(self._worker)
-
-    def _tell(self, name: str, encode: Callable[[], dict[str, Any]]) -> None:
-        """Send an event to the followers of the job, if any, and keep it for those that come later."""
-        number = self.errand.problem.number
-        self.progress = {**self.progress, name: encode}
-        self._feed.tell(self.errand.job.id, name, lambda: {"problem": number, **encode()})
-
-    def _tell_job(self) -> None:
-        self._feed.tell(self.errand.job.id)
 
     def _note_spent(self) -> None:
         if time.monotonic() - self._noted >= NOTE_SPENT_S:
@@ -210,11 +208,11 @@ class Search:
                 event = replace(event, new_trials=self._trials_before + event.new_trials)
             case ProblemFinished() if not event.outcome.is_finished:
                 return
-        self._tell(event.name, partial(plain_event, event))
+        self._tell(event.name, event)
         self._note_spent()
 
     def recheck_started(self, winner: Winner, number: int, total: int) -> None:  # noqa: ARG002
-        self._tell("recheck_started", lambda: {"time_ns": winner.time_ns})
+        self._tell("recheck_started", {"time_ns": winner.time_ns})
 
     def recheck_finished(self, recheck: Recheck) -> None:
-        self._tell("recheck_finished", lambda: {"result": recheck.standing.value, "message": recheck.message})
+        self._tell("recheck_finished", {"result": recheck.standing.value, "message": recheck.message})

@@ -50,8 +50,8 @@ class Pool:
 class Pools:
     """The pools of a service.
 
-    Their threads are few because Python runs one thread at a time: each thread that computes takes time from the
-    searches, and makes the event loop wait for the interpreter after every system call.
+    Their threads are few because Python runs one thread at a time: each thread that computes makes the event loop wait
+    for the interpreter after every system call. Searches run in processes of their own.
     """
 
     def __init__(self) -> None:

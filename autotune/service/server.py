@@ -4,7 +4,6 @@ import gc
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,14 +18,10 @@ from autotune.service.admission import LOOPBACK, read_origin
 from autotune.service.app import make_app
 from autotune.service.connections import BACKLOG, Connections, LimitedProtocol, most_connections
 from autotune.service.core import Service
+from autotune.service.search_process import YOUNG_OBJECTS
 from autotune.store import Store
 
 END_S = 5
-SWITCH_S = 0.0005
-"""How long a search may keep the interpreter from the event loop, which needs it several times per request. Python's
-default of 5 ms would add up to tens of milliseconds."""
-YOUNG_OBJECTS = 20_000
-"""New objects after which the garbage collector examines them; Python's default of 700 is a few requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +34,8 @@ class Place:
     """Files with the tokens, by what these allow."""
     public_url: str = ""
     """Address of a proxy in front of the service; empty without one."""
+    processes: int = 1
+    """How many processes run the searches."""
 
 
 def serve(place: Place, store: Store, tell: Callable[[str], None]) -> None:
@@ -54,12 +51,11 @@ def serve(place: Place, store: Store, tell: Callable[[str], None]) -> None:
 
 
 def _favour_requests() -> None:
-    """Change settings of the process, in which searches would otherwise keep requests waiting.
+    """Change settings of the process, in which the garbage collector would otherwise keep requests waiting.
 
     What is loaded now stays loaded, and hardly any later object needs the cyclic garbage collector: examining all of
     them repeatedly took a tenth of the time, half a second at a time.
     """
-    sys.setswitchinterval(SWITCH_S)
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
 
@@ -87,7 +83,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, place: Place, store: Store, tell: Callable[[str], None]) -> None:
         """Raises UsageError when required tokens are missing."""
-        self.service = Service(store, lambda: self.handle_exit(signal.SIGTERM, None))
+        self.service = Service(store, lambda: self.handle_exit(signal.SIGTERM, None), place.processes)
         self.url = ""
         self._tell = tell
         connections = Connections(most_connections())

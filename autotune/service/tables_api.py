@@ -32,6 +32,7 @@ from autotune.service.forms import (
     UploadAnswer,
     WinnerList,
 )
+from autotune.service.lookups import Lookups
 from autotune.service.pools import Pools
 from autotune.service.submission import take_table
 from autotune.service.views import device_views
@@ -95,16 +96,15 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
 
         return await heavy(read)
 
-    @routes.get("/lookup")
+    @routes.get("/lookup", response_model=TunedAnswer)
     async def lookup(
         request: Request,
         device: Annotated[str, Query(min_length=1, max_length=200, examples=["adreno-730"])],
         shape: Annotated[str, Query(min_length=1, max_length=500, openapi_examples=_LOOKUP_EXAMPLES)],
         family: Family = "gemm",
-    ) -> TunedAnswer:
+    ) -> Any:
         """Get the configuration to use for a problem on a device, and why. Answered from memory."""
-        _refuse_others(request, {"device", "shape", "family"})
-        return TunedAnswer.model_validate(service.lookups.answer(device, shape, family))
+        return _looked_up(service.lookups, request, device, shape, family)
 
     @routes.get(
         "/export/{form}",
@@ -164,6 +164,15 @@ def _add_lists(routes: APIRouter, pools: Pools) -> None:
     async def list_presets() -> PresetList:
         """List the presets: the matrix products of networks."""
         return await pools.quick.run(_presets)
+
+
+def _looked_up(lookups: Lookups, request: Request, device: str, shape: str, family: str) -> Any:
+    """Return the answer to a lookup as it was sent before, or a new one."""
+    known = lookups.direct(request.scope["query_string"])
+    if known is not None:
+        return Response(known, media_type="application/json")
+    _refuse_others(request, {"device", "shape", "family"})
+    return TunedAnswer.model_validate(lookups.answer(device, shape, family))
 
 
 def _refuse_others(request: Request, known: set[str]) -> None:

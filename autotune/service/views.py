@@ -72,6 +72,6 @@ def _station_view(station: Station, service: Service) -> StationView:
         heard_s=round(time.monotonic() - station.heard, 1),
         trials=station.trials,
         trouble=station.trouble,
-        job=search.errand.job.id if search else None,
-        problem=search.errand.problem.number if search else None,
+        job=search.job.id if search else None,
+        problem=search.problem.number if search else None,
     )

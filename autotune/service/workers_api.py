@@ -11,9 +11,9 @@ from autotune.errors import TableError, WorkerError
 from autotune.lookup.json_table import read_device
 from autotune.remote.wire import code_version
 from autotune.service.core import Service
-from autotune.service.fleet import MAX_WAIT_S, NameTakenError, Station, Stopping, plain_assignment
+from autotune.service.fleet import MAX_WAIT_S, NameTakenError, Station, plain_assignment
 from autotune.service.forms import MAX_WORKER_NAME, NAME, GreetingAnswer, LeaveForm, TurnAnswer, TurnForm, WorkerForm
-from autotune.service.shortcuts import TakeTurn
+from autotune.service.job_search import Stopping
 from autotune.store.workers import Standing
 
 StationId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
@@ -21,24 +21,9 @@ WorkerName = Annotated[str, Path(pattern=NAME, max_length=MAX_WORKER_NAME)]
 FOREIGN_NAME = "start this one with another --name, or have an administrator run autotune workers forget NAME"
 
 
-def turns_of(service: Service) -> TakeTurn:
-    """Return the function that answers a turn, for the route and its shortcut. It raises TableError and Stopping."""
-
-    async def take_turn(station_id: str, form: TurnForm) -> dict[str, Any] | None:
-        station = service.fleet.get(station_id, form.session)
-        if station is None:
-            return None
-        service.fleet.note_waiting(station, form.waited_s)
-        assignment, refused = await service.fleet.take_turn(station, form.running, _nodes(form.results), form.wait_s)
-        return {"trial": plain_assignment(assignment) if assignment else None, "refused": refused}
-
-    return take_turn
-
-
 def worker_routes(service: Service) -> APIRouter:
     """Return the routes under /api/workers."""
     routes = APIRouter(prefix="/api/workers", tags=["workers"])
-    turn_of = turns_of(service)
 
     def known(station_id: str, session: str) -> Station:
         station = service.fleet.get(station_id, session)
@@ -59,13 +44,15 @@ def worker_routes(service: Service) -> APIRouter:
     @routes.post("/{station_id}/turn")
     async def take_turn(station_id: StationId, form: TurnForm) -> TurnAnswer:
         """Deliver results and get the next trial; waits for one when idle."""
-        known(station_id, form.session)
+        station, fleet = known(station_id, form.session), service.fleet
+        fleet.note_waiting(station, form.waited_s)
         try:
-            return TurnAnswer.model_validate(await turn_of(station_id, form))
+            given, refused = await fleet.take_turn(station, form.running, _nodes(form.results), form.wait_s)
         except TableError as error:
             raise HTTPException(422, str(error)) from error
         except Stopping as error:
             raise HTTPException(503, "the service is stopping") from error
+        return TurnAnswer(trial=plain_assignment(given) if given else None, refused=refused)
 
     @routes.post("/{station_id}/leave", status_code=204)
     async def leave(station_id: StationId, form: LeaveForm) -> None:
@@ -105,6 +92,8 @@ async def _greeted(service: Service, form: WorkerForm, address: str) -> Station:
         raise HTTPException(403, f"{error.message}; start one of them with another --name") from error
     except WorkerError as error:
         raise HTTPException(429, error.message) from error
+    if service.store.is_shared:  # so that jobs for it can be submitted at the other services
+        await asyncio.to_thread(service.store.add_device, device)
     return station
 
 

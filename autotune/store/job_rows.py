@@ -3,11 +3,13 @@
 import enum
 from dataclasses import dataclass
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, String, Text
+from sqlalchemy import BigInteger, CheckConstraint, Connection, ForeignKey, String, Text, select
 from sqlalchemy.orm import Mapped, mapped_column
 
+from autotune.errors import StoreError
 from autotune.model.trial import Request
 from autotune.store.models import Base, ProblemRow, plain_text, to_problem, value_of
+from autotune.store.owner import Attempt
 
 
 class JobState(enum.Enum):
@@ -173,3 +175,18 @@ def to_job_problem(row: JobProblemRow, problem: ProblemRow) -> JobProblem:
     request = Request(problem=to_problem(problem.family, problem.spec), calls=row.calls, label=row.label)
     share_s, before = row.share_s or float("inf"), row.trials_before or 0
     return value_of(JobProblem, row, request=request, share_s=share_s, trials_before=before)
+
+
+def check_attempt(connection: Connection, attempt: Attempt) -> None:
+    """Raise StoreError if an attempt at a problem is over, as when another service has taken the problem meanwhile.
+
+    Called in the transaction that begins a trial. The lock excludes the one that takes the problem away (`recover`),
+    and no other.
+    """
+    query = select(JobProblemRow.id).where(
+        JobProblemRow.id == attempt.problem,
+        JobProblemRow.attempts == attempt.number,
+        JobProblemRow.state == JobState.RUNNING.value,
+    )
+    if connection.execute(query.with_for_update(read=True, key_share=True)).first() is None:
+        raise StoreError("this search now belongs to another service")

@@ -2,13 +2,14 @@
 
 A job names a device and what to tune or to verify there; each of its problems is a row that a device takes, works on
 and ends. Problems that were running when the service ended are queued again: the ledger has the trials measured by
-then, and the row has the budget spent. One service works on a database at a time (`service_claim.py`).
+then, and the row has the budget spent. On a file, one service works on a database at a time (`service_claim.py`); on a
+server, each open problem is also an entry of the queue that services share (`shared_queue.py`).
 
 A transaction that begins, ends or cancels a part of a job locks the row of the job first. Otherwise two of them at
 once, on a server, would each miss the other's changes, and a job whose last two problems end together would stay open.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 from sqlalchemy.orm import Session
@@ -29,21 +30,16 @@ from autotune.store.job_rows import (
     to_job,
     to_job_problem,
 )
-from autotune.store.models import DeviceRow, ProblemRow, columns, known_rows, plain_text, problem_id
+from autotune.store.job_steps import as_taken, begun, counts_of, locked, search_trials, settle
+from autotune.store.models import ProblemRow, columns, known_rows, plain_text, problem_id
+from autotune.store.shared_queue import Held, SharedQueue, queue_of
 from autotune.store.transactions import Transactions
-from autotune.store.trials import TrialRow
 
 __all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "TuningJob"]
 
-_Found = tuple[JobProblemRow, JobRow, ProblemRow]
 _Taken = tuple[TuningJob, JobProblem]
 
-_FOUND = (
-    select(JobProblemRow, JobRow, ProblemRow)
-    .join(JobRow, JobRow.id == JobProblemRow.job_id)
-    .join(ProblemRow, ProblemRow.id == JobProblemRow.problem_id)
-)
-
+_IS_OPEN = JobProblemRow.state.in_(OPEN_WORDS)
 
 _SPEND = (
     update(JobProblemRow.__table__)  # type: ignore[arg-type]
@@ -55,9 +51,21 @@ _SPEND = (
 class JobLedger:
     """The jobs of an open database. Every method is one transaction, and raises StoreError when that fails."""
 
-    def __init__(self, transactions: Transactions) -> None:
-        """Called by `Store.jobs` only."""
+    def __init__(self, transactions: Transactions, queue: SharedQueue | None = None) -> None:
+        """Called by `Store.jobs` only. With a `queue`, several services work on the jobs at once."""
         self._transactions = transactions
+        self._queue = queue
+        if queue is not None:
+            transactions.write(self._prepare)
+
+    def _prepare(self, session: Session) -> None:
+        """Make the queue if needed, with the problems that the last service without one has left open."""
+        assert self._queue is not None
+        if self._queue.prepare(session):
+            query = select(JobProblemRow, JobRow).join(JobRow).where(_IS_OPEN).order_by(JobProblemRow.id)
+            for row, job in session.execute(query):
+                row.state = JobState.QUEUED.value
+                self._queue.defer(session, queue_of(job.device, job.model), job.id, [row.id])
 
     def add(self, new: NewJob) -> int:
         """Queue a job and return its number; once, even if the commit runs again because its answer was lost."""
@@ -71,9 +79,14 @@ class JobLedger:
             session.add(row)
             session.flush()
             candidates = new.candidates or ("",) * len(new.requests)
-            for number, (request, candidate) in enumerate(zip(new.requests, candidates, strict=True)):
-                its_id = problem_id(session, request.problem)
-                session.add(job_problem_row(row.id, number, its_id, request, candidate))
+            rows = [
+                job_problem_row(row.id, number, problem_id(session, request.problem), request, candidate)
+                for number, (request, candidate) in enumerate(zip(new.requests, candidates, strict=True))
+            ]
+            session.add_all(rows)
+            if self._queue is not None:
+                session.flush()
+                self._queue.defer(session, queue_of(new.device), row.id, [its.id for its in rows])
             added.append(row.id)
             return row.id
 
@@ -93,7 +106,7 @@ class JobLedger:
                 .order_by(JobProblemRow.number)
             )
             problems = tuple(known_rows(session.execute(query), lambda found: to_job_problem(*found)))
-            return to_job(row, _counts(session, [job_id])[job_id], problems)
+            return to_job(row, counts_of(session, [job_id])[job_id], problems)
 
         return self._transactions.read(work)
 
@@ -107,7 +120,7 @@ class JobLedger:
             if states:
                 query = query.where(JobRow.state.in_(sorted(state.value for state in states)))
             rows = list(session.scalars(query))
-            counts = _counts(session, [row.id for row in rows])
+            counts = counts_of(session, [row.id for row in rows])
             return [to_job(row, counts[row.id], ()) for row in rows]
 
         return self._transactions.read(work)
@@ -149,20 +162,21 @@ class JobLedger:
         models = (model, "") if begins else (model,)
 
         def work(session: Session) -> _Taken | None:
-            found = _as_taken(session, *taken[-1]) if taken else None
-            while (found := found or _begun(session, device, worker, models)) is not None:
+            found = as_taken(session, *taken[-1]) if taken else None
+            while (found := found or begun(session, device, worker, models, self._queue)) is not None:
                 row, job, problem = found
                 try:
                     known = to_job_problem(row, problem)
                 except ProblemError as error:
                     row.state, row.message = JobState.FAILED.value, plain_text(error.message)
                     job.message = row.message  # the job is shown without problems that this version cannot read
+                    self._leave_queue(session, row.id)
                     session.flush()
-                    _settle(session, job)
+                    settle(session, job)
                     found = None
                 else:
                     taken.append((row.id, row.attempts))
-                    return to_job(job, _counts(session, [job.id])[job.id], ()), known
+                    return to_job(job, counts_of(session, [job.id])[job.id], ()), known
             return None
 
         return self._transactions.write(work)
@@ -173,7 +187,7 @@ class JobLedger:
 
         def work(session: Session) -> int:
             query = select(ProblemRow.id).where(ProblemRow.family == spec.family, ProblemRow.spec == spec.key)
-            return _search_trials(session, device, session.scalars(query).one()) - problem.trials_before
+            return search_trials(session, device, session.scalars(query).one()) - problem.trials_before
 
         return self._transactions.read(work)
 
@@ -194,36 +208,49 @@ class JobLedger:
         """
 
         def work(session: Session) -> None:
-            found = _as_taken(session, problem.id, problem.attempts)
+            found = as_taken(session, problem.id, problem.attempts)
             if found is None:
                 return
             row, job, _ = found
-            is_cancelled = _locked(session, job.id).state == JobState.CANCELLED.value
             row.spent_s, row.message = spent_s, plain_text(message)
-            row.state = (JobState.CANCELLED if is_cancelled else JobState.QUEUED).value
+            self._put_back(session, row, job)
 
         self._transactions.write(work)
+
+    def _put_back(self, session: Session, row: JobProblemRow, job: JobRow) -> None:
+        """Queue a problem of a locked job again, or cancel it with its job."""
+        if job.state not in OPEN_WORDS:
+            row.state = JobState.CANCELLED.value
+            self._leave_queue(session, row.id)
+        else:
+            row.state = JobState.QUEUED.value
+            if self._queue is not None:
+                self._queue.retry(session, row.id, queue_of(job.device, job.model))
+
+    def _leave_queue(self, session: Session, row_id: int) -> None:
+        if self._queue is not None:
+            self._queue.finish(session, row_id)
 
     def end(self, problem: JobProblem, state: JobState, *, outcome: str = "", message: str = "") -> None:
         """End a taken problem, and its job with the last one. Like `requeue`, does nothing if this attempt is over."""
 
         def work(session: Session) -> None:
-            found = _as_taken(session, problem.id, problem.attempts)
+            found = as_taken(session, problem.id, problem.attempts)
             if found is None:
                 return
             row, job, _ = found
-            _locked(session, job.id)
             row.state, row.outcome, row.message = state.value, outcome, plain_text(message)
+            self._leave_queue(session, row.id)
             session.flush()
-            _settle(session, job)
+            settle(session, job)
 
         self._transactions.write(work)
 
     def cancel(self, job_id: int) -> bool:
-        """Cancel a job, and return whether it was open. The caller must stop what is running."""
+        """Cancel a job, and return whether it was open. The caller must stop what is running in this service."""
 
         def work(session: Session) -> bool:
-            row = _locked(session, job_id)
+            row = locked(session, job_id)
             if row.state not in OPEN_WORDS:
                 return False
             row.state, row.ended_at = JobState.CANCELLED.value, now_utc()
@@ -231,129 +258,61 @@ class JobLedger:
             session.execute(update(JobProblemRow).where(*queued).values(state=JobState.CANCELLED.value))
             return True
 
-        return self._transactions.write(work)
+        def call_off(session: Session) -> None:
+            job = session.get_one(JobRow, job_id)
+            if self._queue is not None and job.state == JobState.CANCELLED.value:
+                self._queue.cancel(session, job_id, {queue_of(job.device), queue_of(job.device, job.model)})
+
+        was_open = self._transactions.write(work)
+        if self._queue is not None:
+            # A transaction of its own, as `fetch` locks the entry in the queue before the job. If it fails, the entries
+            # are dropped when they are fetched.
+            self._transactions.write(call_off)
+        return was_open
 
     def is_cancelled(self, job_id: int) -> bool:
         """Return whether a job was cancelled, so that nothing more is to be done for it."""
         query = select(JobRow.state).where(JobRow.id == job_id)
         return self._transactions.read(lambda session: session.scalars(query).one() == JobState.CANCELLED.value)
 
-    def recover(self, searched: Collection[int] = ()) -> int:
-        """Queue running problems that no search works on, as after the previous service ended; return how many.
+    def recover(self, searched: Collection[int] | None = ()) -> int:
+        """Queue running problems that no search works on, as after a service ended; return how many.
 
-        `searched` are the ids of problems that a search does work on. Other inconsistencies are repaired: an open job
-        whose problems have all ended is ended, and an open problem whose job has ended is cancelled.
+        `searched` are the ids of problems that a search of this service does work on. Other inconsistencies are
+        repaired: an open job whose problems have all ended is ended, and an open problem whose job has ended is
+        cancelled. Where services share the database, only problems that were taken by this service, or by one whose
+        heartbeat is late, are looked at; with None, only the latter.
         """
 
         def work(session: Session) -> int:
-            jobs = list(session.scalars(select(JobRow).where(JobRow.state.in_(OPEN_WORDS)).with_for_update()))
-            is_open = JobProblemRow.job_id.in_([job.id for job in jobs])
-            running = JobProblemRow.state == JobState.RUNNING.value
-            is_lost = JobProblemRow.id.not_in(searched)
-            left = (JobProblemRow.state.in_(OPEN_WORDS), ~is_open, is_lost)
-            session.execute(update(JobProblemRow).where(*left).values(state=JobState.CANCELLED.value))
-            rows = list(session.scalars(select(JobProblemRow).where(running, is_open, is_lost)))
+            if self._queue is None:
+                is_lost: ColumnElement[bool] = JobProblemRow.id.not_in(searched or ())
+                jobs = select(JobRow).where(JobRow.state.in_(OPEN_WORDS))
+            else:
+                self._queue.lock(session)
+                is_lost = JobProblemRow.id.in_(self._queue.lost(session, searched))
+                jobs = select(JobRow).where(JobRow.id.in_(select(JobProblemRow.job_id).where(is_lost)))
+            found = {job.id: job for job in session.scalars(jobs.order_by(JobRow.id).with_for_update())}
+            is_running = JobProblemRow.state == JobState.RUNNING.value
+            is_off = JobProblemRow.job_id.not_in([job.id for job in found.values() if job.state in OPEN_WORDS])
+            # FOR UPDATE, so that a trial begins before this or not at all (`check_attempt`).
+            query = select(JobProblemRow).where(_IS_OPEN, is_lost, is_running | is_off).with_for_update()
+            rows = session.scalars(query).all()
             for row in rows:
-                row.state = JobState.QUEUED.value
+                self._put_back(session, row, found.get(row.job_id) or session.get_one(JobRow, row.job_id))
             session.flush()
-            for job in jobs:
-                _settle(session, job)
-            return len(rows)
+            for job in found.values():
+                settle(session, job)
+            return sum(row.state == JobState.QUEUED.value for row in rows)
 
         return self._transactions.write(work)
 
+    def beat(self) -> Held:
+        """Show the other services that this one runs, and return what it still has. Only where services share them."""
+        assert self._queue is not None
+        return self._transactions.write(self._queue.beat)
 
-def _share(session: Session, job: JobRow) -> float:
-    """Return, for a problem that begins, an even part of the seconds that others have not used and will not use."""
-    if job.seconds is None:
-        return 0.0
-    rows = session.scalars(select(JobProblemRow).where(JobProblemRow.job_id == job.id)).all()
-    begun = [row for row in rows if row.trials_before is not None and row.share_s]
-    ended = [row for row in begun if row.state not in OPEN_WORDS]
-    used = sum(row.spent_s for row in ended) + sum(row.share_s for row in begun if row not in ended)
-    return max(1.0, (job.seconds - used) / max(1, len(rows) - len(begun)))
-
-
-def _begun(session: Session, device: str, worker: str, models: Sequence[str]) -> _Found | None:
-    """Begin the next queued problem of a device and return it."""
-    found = _next_queued(session, device, models)
-    if found is None:
-        return None
-    row, job, problem = found
-    if row.trials_before is None:
-        row.trials_before = _search_trials(session, device, problem.id)
-        row.share_s = _share(session, job)
-    row.state = job.state = JobState.RUNNING.value
-    job.model = models[0]
-    row.worker = plain_text(worker)
-    row.attempts += 1
-    session.flush()
-    return found
-
-
-def _as_taken(session: Session, row_id: int, attempts: int) -> _Found | None:
-    """Return the problem as this attempt began it, or None if that was not committed or is over."""
-    query = _FOUND.where(
-        JobProblemRow.id == row_id,
-        JobProblemRow.attempts == attempts,
-        JobProblemRow.state == JobState.RUNNING.value,
-    )
-    found = session.execute(query).first()
-    return None if found is None else (found[0], found[1], found[2])
-
-
-def _next_queued(session: Session, device: str, models: Sequence[str]) -> _Found | None:
-    """Return the next queued problem with its job, which is locked; both are read after locking."""
-    query = (
-        _FOUND.where(
-            JobRow.device == device,
-            JobRow.model.in_(models),
-            JobRow.state.in_(OPEN_WORDS),
-            JobProblemRow.state == JobState.QUEUED.value,
-        )
-        .order_by(JobRow.id, JobProblemRow.number)
-        .limit(1)
-    )
-    while (found := session.execute(query).first()) is not None:
-        row, job, problem = found
-        _locked(session, job.id)
-        session.refresh(row)
-        if job.state in OPEN_WORDS and job.model in models and row.state == JobState.QUEUED.value:
-            return row, job, problem
-    return None
-
-
-def _locked(session: Session, job_id: int) -> JobRow:
-    """Lock a job until the transaction ends, and return its current row."""
-    return session.get_one(JobRow, job_id, with_for_update=True, populate_existing=True)
-
-
-def _settle(session: Session, job: JobRow) -> None:
-    """End a locked job if its problems have all ended."""
-    counts = _counts(session, [job.id])[job.id]
-    if job.state not in OPEN_WORDS or any(counts.get(word) for word in OPEN_WORDS):
-        return
-    job.state = (JobState.FAILED if counts.get(JobState.FAILED.value) else JobState.DONE).value
-    job.ended_at = now_utc()
-
-
-def _search_trials(session: Session, device: str, problem_id: int) -> int:
-    query = (
-        select(func.count())
-        .select_from(TrialRow)
-        .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
-        .where(DeviceRow.slug == device, TrialRow.problem_id == problem_id, TrialRow.purpose == "search")
-    )
-    return session.scalar(query) or 0
-
-
-def _counts(session: Session, job_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    query = (
-        select(JobProblemRow.job_id, JobProblemRow.state, func.count())
-        .where(JobProblemRow.job_id.in_(job_ids))
-        .group_by(JobProblemRow.job_id, JobProblemRow.state)
-    )
-    found: dict[int, dict[str, int]] = {job_id: {} for job_id in job_ids}
-    for job_id, state, count in session.execute(query):
-        found[job_id][state] = count
-    return found
+    def leave(self) -> None:
+        """Let the other services take what this one still has. Only where services share them."""
+        assert self._queue is not None
+        self._transactions.write(self._queue.leave)

@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -34,6 +35,16 @@ class Fate(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt at a problem of a job. It is over once the problem has ended or was queued again."""
+
+    problem: int
+    """Id of the problem."""
+    number: int
+    """How often the problem had been taken by then."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Holder:
     """The worker of a service that has a trial in hand."""
 
@@ -43,6 +54,8 @@ class Holder:
     """Digest of the worker's session: another process of the same worker no longer has the trial."""
     selector: str = ""
     """Selector of the device there: a worker may have several equal devices."""
+    attempt: Attempt | None = None
+    """What it measures for: once that is over, no more trials are begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +75,10 @@ class Owner:
     def is_of_this_process(self) -> bool:
         """Whether this process created it."""
         return (self.host, self.process_id, self.process_start) == _this_process()
+
+    def is_of_any(self, children: Collection[int]) -> bool:
+        """Whether this process created it, or one of its children with these process ids, which run."""
+        return self.is_of_this_process or (self.host == _host() and self.process_id in children)
 
 
 def new_owner(holder: Holder | None = None) -> Owner:

@@ -8,7 +8,7 @@ A trial that a worker of a service had in hand when that service ended stays in 
 delivers the trial, or has none, or is another process by now. Only in the last case was the trial lost.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +33,8 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Trial, now_utc
-from autotune.store import service_claim
 from autotune.store.database import Target
+from autotune.store.job_rows import check_attempt
 from autotune.store.models import Base, DeviceRow, ProblemRow, columns, known_rows, plain_text, to_problem, value_of
 from autotune.store.owner import Fate, Holder, Owner, fate
 from autotune.store.transactions import Transactions
@@ -161,12 +161,14 @@ class QuarantineLedger(Transactions):
     ) -> None:
         """Record a trial as in flight, safely on disk before its launch can crash the process or the machine.
 
-        The configurations `ended` are recorded as no longer in flight.
+        The configurations `ended` are recorded as no longer in flight. Raises StoreError, too, if the search now
+        belongs to another service.
         """
         ids = self.ids_of(device, problem)
 
         def add(connection: Connection) -> None:
-            service_claim.check_claim(connection, owner)
+            if owner.holder is not None and owner.holder.attempt is not None:
+                check_attempt(connection, owner.holder.attempt)
             for one in ended:
                 land(connection, ids, one, owner)
             begin(connection, ids, configuration, owner)
@@ -196,9 +198,10 @@ class QuarantineLedger(Transactions):
         """Quarantine this owner's trials in flight, which were lost together with the device that measured them."""
         self.write(lambda session: lose(session, message, run=owner.run))
 
-    def settle_trials(self, device_slug: str, holder: Holder) -> None:
+    def settle_trials(self, device_slug: str, holder: Holder, processes: Collection[int] = ()) -> None:
         """Clear what earlier services gave to a device of a worker, which has nothing in hand.
 
+        What this process, or one of its search `processes`, has given is left alone.
         Trials given to this process of the worker were never begun, and are not quarantined. Trials given to another
         process of the worker were lost when that process ended, and are quarantined.
         """
@@ -207,7 +210,7 @@ class QuarantineLedger(Transactions):
         def work(session: Session) -> None:
             for row, device, _ in session.execute(query):
                 is_of_equal_device = row.session == holder.session and row.selector != holder.selector
-                if device.slug != device_slug or _owner(row).is_of_this_process or is_of_equal_device:
+                if device.slug != device_slug or _owner(row).is_of_any(processes) or is_of_equal_device:
                     continue
                 if row.session != holder.session:
                     session.add(_lost(row, f"in flight on {row.worker} when that worker ended"))

@@ -1,4 +1,4 @@
-"""One service works on a database at a time: a claim in the database itself, which its holder renews by a heartbeat.
+"""One service works on a file at a time: a claim in the database itself, which its holder renews by a heartbeat.
 
 The heartbeat, a number that the holder raises every few seconds, is the only sign that it runs. A service that wants
 the claim watches that number by its own clock, so that it need neither compare clocks of several machines nor look for
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, String, Text, delete, select, update
+from sqlalchemy import BigInteger, String, Text, delete, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.errors import StoreError
@@ -122,18 +122,6 @@ def claimed(transactions: Transactions) -> Claim:
         if found is None or seen is None or found.run != seen.run:
             seen, since = found, time.monotonic()
     return claim
-
-
-def check_claim(connection: Connection, owner: Owner) -> None:
-    """Raise StoreError if a service begins a trial on a database that another process has claimed.
-
-    Called in the transaction that begins it: a service that was suspended may not have looked at the claim since.
-    """
-    if owner.holder is None:
-        return
-    row = connection.execute(select(ClaimRow.host, ClaimRow.process_id, ClaimRow.process_start)).first()
-    if row is not None and tuple(row) != (owner.host, owner.process_id, owner.process_start):
-        raise StoreError("another service has taken over this database")
 
 
 def _holder(session: Session) -> ClaimRow | None:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -17,7 +18,6 @@ from autotune.model.problem import Problem
 from autotune.store import models
 from autotune.store.database import BEGIN, Target
 from autotune.store.failures import Outage, Patience, attempt
-from autotune.turns import idle
 
 _Result = TypeVar("_Result")
 
@@ -34,6 +34,7 @@ class Transactions:
     def __init__(self, target: Target, engine: Engine, *, read_only: bool) -> None:
         """Called by `Store.open` only."""
         self._target = target
+        self._is_read_only = read_only
         self._ids: dict[tuple[Device, Problem], tuple[int, int]] = {}
         self._outage = None if target.path else Outage()
         self._places = threading.Semaphore(1 if target.path else AT_A_TIME)
@@ -54,13 +55,18 @@ class Transactions:
         """Path or URL of the database, without a password."""
         return str(self._target)
 
+    @property
+    def target(self) -> str | Path:
+        """Path or URL of the database, perhaps with a password, as `Store.open` takes it."""
+        return self._target.path or self._target.url
+
     def read(self, work: Callable[[Session], _Result]) -> _Result:
         """Return the result of `work`, which only reads."""
         return self._transaction(self._reading, work)
 
     def write(self, work: Callable[[Session], _Result], *, waits_for_space: bool = False) -> _Result:
         """Return the result of `work`, which must be safe to repeat. Waits a while if the disk is full, if asked to."""
-        with idle(), self._places:
+        with self._places:
             return self._transaction(self._writing, work, waits_for_space=waits_for_space)
 
     def write_together(self, work: Work, *, waits_for_space: bool = False) -> None:
@@ -138,13 +144,12 @@ class Together:
         mine = _Write(work)
         self._waiting.append(mine)
         try:
-            with idle(), self._places:
+            with self._places:
                 while not mine.is_taken:
                     self._write_all(self._take())
         finally:
             self._withdraw(mine)
-        with idle():
-            return mine.is_written.result()
+        return mine.is_written.result()
 
     def _withdraw(self, write: _Write) -> None:
         """Remove a write whose thread was interrupted, so that no other thread commits it later."""

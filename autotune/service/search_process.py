@@ -1,0 +1,221 @@
+"""A process that runs searches, each in a thread, for the service that started it: `python -m` this module.
+
+Web, workers and queue are the service's; what computes is here: proposals, models, the ledger of trials. The two
+exchange pickles over standard input and output. If this process dies, the service has its searches go on in another
+one: at most the trials that were being measured are lost to them, and what workers tell of those is stored.
+"""
+
+import contextlib
+import gc
+import itertools
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.child import read_message, write_message
+from autotune.errors import AutotuneError, WorkerError, WorkerLostError
+from autotune.model.trial import Job, Trial
+from autotune.search.helpers import Helpers
+from autotune.service.job_search import Errand, Search, Stopping
+from autotune.store import Holder, Store
+
+YOUNG_OBJECTS = 20_000
+"""New objects after which the garbage collector examines them; Python's default of 700 is less than one proposal."""
+NICENESS = 5
+"""By how much search processes yield to the service, which must answer while they use all cores."""
+OWN = 0
+"""Number of the place of the search's own device; helpers have others."""
+
+_LOG = logging.getLogger(__name__)
+
+Send = Callable[..., None]
+"""Sends a message to the service: the number of the search, what it is about, and the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What became of a trial that a search wanted measured."""
+
+    trial: Trial | None = None
+    trouble: str = ""
+    """Why there is none; empty where the service stops."""
+    is_lost: bool = False
+    """Whether the trial may be to blame."""
+    is_station_lost: bool = False
+    """Whether the device is not there any more."""
+    waited_s: float = 0.0
+    """How long all trials of this place have waited for other programs."""
+
+
+class Place:
+    """A device that measures for a search: implements `autotune.measure.worker.Measures`."""
+
+    def __init__(self, run: "Run", number: int, holder: Holder) -> None:
+        self.holder = holder
+        self.waited_s = 0.0
+        self._run = run
+        self._number = number
+
+    def prepare(self, job: Job) -> None:
+        """Do nothing: a job is sent when it may be launched."""
+
+    def run(self, job: Job) -> Trial:
+        """Measure a trial. Raises WorkerError, WorkerLostError when the device is gone, Stopping."""
+        result = self._run.measured(self._number, job)
+        self.waited_s = result.waited_s
+        if self._number == OWN:
+            self._run.search.is_device_lost |= result.is_station_lost
+        if result.trial is not None:
+            return result.trial
+        if not result.trouble:
+            raise Stopping
+        raise (WorkerLostError if result.is_lost else WorkerError)(result.trouble)
+
+    def close(self) -> None:
+        """Free the device."""
+        if self._number != OWN:
+            self._run.send("released", self._number)
+
+
+class _Helpers(Helpers):
+    """Tells the service when no more helpers are wanted."""
+
+    def __init__(self, tell_closed: Callable[[], None]) -> None:
+        super().__init__()
+        self._tell_closed = tell_closed
+
+    def close(self) -> None:
+        super().close()
+        self._tell_closed()
+
+
+class Run:
+    """One search. Methods whose names are in messages of the service are called in the thread that reads these."""
+
+    def __init__(self, errand: Errand, holder: Holder, process: "SearchProcess", send: Send) -> None:
+        self.send = send
+        self._process = process
+        self._waiting: dict[int, Future[Result]] = {}
+        self._numbers = itertools.count()
+        self._own = Place(self, OWN, holder)
+        helpers = _Helpers(lambda: send("closed"))
+        self.search = Search(errand, process.store, lambda *told: send("event", *told), process.is_stopping, helpers)
+
+    def start(self) -> None:
+        threading.Thread(target=self._work, daemon=True, name=f"job {self.search.errand.job.id}").start()
+
+    def measured(self, place: int, job: Job) -> Result:
+        """Have a job measured, and wait for what becomes of it."""
+        number, future = next(self._numbers), Future[Result]()
+        self._waiting[number] = future
+        self.send("measure", place, number, job)
+        return future.result()
+
+    def result(self, number: int, result: Result) -> None:
+        self._waiting.pop(number).set_result(result)
+
+    def join(self, place: int, holder: Holder) -> None:
+        helper = Place(self, place, holder)
+        if not self.search.helpers.join(helper):
+            helper.close()
+
+    def recall(self) -> None:
+        self.search.helpers.recall_one()
+
+    def cancel(self) -> None:
+        self.search.is_cancelled = True
+
+    def supersede(self) -> None:
+        self.search.is_superseded = True
+
+    def _work(self) -> None:
+        has_learned = False
+        try:
+            self.search.run(self._own)
+            has_learned = self._process.learn(self.search)
+        finally:
+            self.send("ended", self.search.is_troubled, has_learned)
+
+
+class SearchProcess:
+    """All searches of this process."""
+
+    def __init__(self, store: Store, send: Send) -> None:
+        self.store = store
+        self._send = send
+        self._is_stopping = threading.Event()
+        self._learning = threading.Lock()
+        self._runs: dict[int, Run] = {}
+
+    def is_stopping(self) -> bool:
+        return self._is_stopping.is_set()
+
+    def take(self, number: int, name: str, *content: Any) -> None:
+        """Take a message of the service."""
+        match name:
+            case "stop":
+                self._is_stopping.set()
+            case "hurry":
+                self.store.hurry()
+            case "begin":
+                self._begin(number, *content)
+            case "result" | "join" | "recall" | "cancel" | "supersede":
+                if (run := self._runs.get(number)) is not None:  # or it has ended
+                    getattr(run, name)(*content)
+
+    def learn(self, search: Search) -> bool:
+        """Rebuild the predictors when a job has ended. A failure loses no results. Returns whether it was done."""
+        try:
+            with self._learning:
+                return search.learn()
+        except (AutotuneError, OSError) as error:
+            _LOG.warning("predictors were not rebuilt: %s", error)
+            return False
+
+    def _begin(self, number: int, errand: Errand, holder: Holder) -> None:
+        def send(name: str, *content: Any) -> None:
+            if name == "ended":
+                self._runs.pop(number, None)
+            self._send(number, name, *content)
+
+        run = self._runs[number] = Run(errand, holder, self, send)
+        try:
+            run.start()
+        except RuntimeError:  # the system gives no thread
+            send("unstarted")
+
+
+def main() -> None:
+    """Run searches until the input ends; then end at once: the service is gone."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    turn, answers = threading.Lock(), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what is printed is no message
+
+    def send(*message: Any) -> None:
+        with turn, contextlib.suppress(OSError):  # the service is gone
+            write_message(answers, message)
+
+    if hasattr(os, "nice"):
+        os.nice(NICENESS)
+    # What is loaded now stays loaded, and hardly any later object needs the garbage collector.
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
+    try:
+        process = SearchProcess(Store.open(read_message(sys.stdin.buffer)), send)
+        while True:
+            process.take(*read_message(sys.stdin.buffer))
+    except (EOFError, OSError):
+        os._exit(0)
+    except AutotuneError as error:
+        _LOG.error("%s", error)
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""Several services on one PostgreSQL: who searches what, what they tell each other, and what a stopped one may not."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("procrastinate")
+
+from autotune.errors import StoreError
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.model.trial import Job, Request
+from autotune.remote import Client
+from autotune.service.membership import Membership
+from autotune.service.server import Place, Server
+from autotune.store import Attempt, Holder, Store, new_owner, shared_queue
+from autotune.store.jobs import JobKind, JobLedger, JobProblem, JobState, NewJob
+from autotune.store.shared_queue import SharedQueue
+from autotune.testing import INVENTED_PROCESSOR
+from databases import Server as Database
+from databases import rows
+from invented_service import ENDS_IN_S, HandMade, Paused, ended, invented_time, offering, slow, wait_for
+
+DEVICE = INVENTED_PROCESSOR
+REQUESTS = tuple(Request(problem=GemmProblem(m=size, n=96, k=96)) for size in (96, 112, 128))
+NEW = NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=REQUESTS, trials=3)
+HASTY = """
+import sys
+from autotune.cli import main
+from autotune.service import membership
+from autotune.store import shared_queue
+membership.BEAT_S, shared_queue.STALLED_S = 0.5, 3.0
+sys.exit(main(sys.argv[1:]))
+"""
+"""A service whose heart beats faster, and that is given up sooner."""
+
+
+@pytest.fixture
+def stores(postgresql: str) -> Iterator[tuple[Store, Store]]:
+    """Of two services."""
+    with Store.open(postgresql) as one, Store.open(postgresql) as two:
+        one.add_device(DEVICE)
+        yield one, two
+
+
+def taken(store: Store, model: str = "") -> JobProblem:
+    found = store.jobs.take(DEVICE.slug, "w1", model)
+    assert found is not None
+    return found[1]
+
+
+def states(store: Store, job_id: int) -> list[str]:
+    found = store.jobs.get(job_id)
+    assert found is not None
+    return [problem.state.value for problem in found.problems]
+
+
+def begin(store: Store, problem: JobProblem) -> None:
+    holder = Holder(worker="w1", session="s", attempt=Attempt(problem=problem.id, number=problem.attempts))
+    store.begin_trial(DEVICE, problem.request.problem, FAMILY.baseline, new_owner(holder))
+
+
+def entries(place: str) -> list[Any]:
+    return rows(place, "SELECT queue_name, status FROM procrastinate_jobs ORDER BY id")
+
+
+def test_each_problem_is_taken_by_one_service_in_order(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    job_id = one.jobs.add(NEW)
+    numbers = [taken(store).number for store in (one, two, one)]
+    assert numbers == [0, 1, 2]
+    assert two.jobs.take(DEVICE.slug, "w1") is None
+    assert one.jobs.recover() == 2  # what it has, and no search works on
+    assert states(one, job_id) == ["queued", "running", "queued"]
+
+
+def test_the_queue_forgets_what_has_ended(stores: tuple[Store, Store], postgresql: str) -> None:
+    one, two = stores
+    job_id = one.jobs.add(NEW)
+    first, second = taken(one), taken(two)
+    one.jobs.end(first, JobState.DONE)
+    two.jobs.requeue(second, 1.0, "")
+    assert entries(postgresql) == [(DEVICE.slug, "todo")] * 2
+    one.jobs.cancel(job_id)
+    assert entries(postgresql) == []
+    assert states(one, job_id) == ["done", "cancelled", "cancelled"]
+
+
+def test_a_stalled_search_is_taken_up_and_its_first_service_can_do_nothing_more(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = stores
+    job_id = one.jobs.add(NEW)
+    before = taken(one)
+    begin(one, before)
+    assert two.jobs.recover(None) == 0
+    monkeypatch.setattr(shared_queue, "STALLED_S", 0.0)
+    assert two.jobs.recover(None) == 1
+    monkeypatch.undo()
+    again = taken(two)
+    assert (again.id, again.attempts) == (before.id, 2)
+    with pytest.raises(StoreError, match="another service"):
+        begin(one, before)
+    one.jobs.end(before, JobState.FAILED)
+    one.jobs.requeue(before, 5.0, "late")
+    assert states(two, job_id) == ["running", "queued", "queued"]
+    assert before.id not in one.jobs.beat().problems
+    assert two.jobs.beat().problems == {before.id}
+    begin(two, again)
+    two.jobs.end(again, JobState.DONE)
+    assert states(two, job_id)[0] == "done"
+
+
+def test_a_trial_begins_before_its_search_is_taken_away_or_not_at_all(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = stores
+    one.jobs.add(NEW)
+    problem = taken(one)
+    monkeypatch.setattr(shared_queue, "STALLED_S", 0.0)
+    recovered: list[int] = []
+    recovering = threading.Thread(target=lambda: recovered.append(two.jobs.recover(None)))
+
+    def begin_slowly(session: Any) -> None:
+        from autotune.store.job_rows import check_attempt
+
+        check_attempt(session.connection(), Attempt(problem=problem.id, number=problem.attempts))
+        recovering.start()
+        recovering.join(0.5)
+        assert recovered == []  # it waits for the trial to be in flight
+
+    one.write(begin_slowly)
+    recovering.join(20)
+    assert recovered == [1]
+
+
+def test_what_a_service_left_in_order_is_taken_at_once(stores: tuple[Store, Store]) -> None:
+    one, two = stores
+    one.jobs.add(NEW)
+    problem = taken(one)
+    one.jobs.leave()
+    assert two.jobs.recover(None) == 1
+    assert taken(two).id == problem.id
+    assert taken(one).number == 1  # and it may come back
+
+
+def test_jobs_begun_on_one_driver_wait_for_it(stores: tuple[Store, Store], postgresql: str) -> None:
+    one, two = stores
+    one.jobs.add(NEW)
+    assert taken(one, "driver-a").number == 0
+    assert two.jobs.take(DEVICE.slug, "w2", "driver-b") is None
+    assert entries(postgresql)[1:] == [(f"{DEVICE.slug}/driver-a", "todo")] * 2
+    assert taken(two, "driver-a").number == 1
+
+
+def test_jobs_of_a_service_without_a_queue_are_queued(postgresql: str) -> None:
+    with Store.open(postgresql) as old:
+        old.add_device(DEVICE)
+        ledger = JobLedger(old)
+        ledger.add(NEW)
+        assert ledger.take(DEVICE.slug, "w1") is not None
+    with Store.open(postgresql) as new:
+        assert [taken(new).number for _ in REQUESTS] == [0, 1, 2]
+
+
+def test_the_extra_is_named_where_procrastinate_is_missing(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "procrastinate.jobs", None)
+    with Store.open(postgresql) as store, pytest.raises(StoreError, match="postgres"):
+        _ = store.jobs
+
+
+@contextmanager
+def served(place: str) -> Iterator[tuple[Server, Client]]:
+    """A service in this process."""
+    with Store.open(place) as store:
+        server = Server(Place(port=0), store, lambda _: None)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        wait_for(lambda: bool(server.url))
+        try:
+            with Client(server.url) as client:
+                yield server, client
+        finally:
+            server.handle_exit(signal.SIGTERM, None)
+            thread.join(ENDS_IN_S)
+            assert not thread.is_alive()
+
+
+def test_a_job_is_submitted_and_followed_at_one_service_and_searched_by_another(postgresql: str) -> None:
+    with served(postgresql) as (_, here), served(postgresql) as (there, _client), ExitStack() as stack:
+        stack.enter_context(offering(there.url, work=slow(0.05)))
+        wait_for(lambda: [device["slug"] for device in here.devices()] == [DEVICE.slug])
+        job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=8, algorithms=["microtile"])
+        names = Counter(event.name for event in here.follow(job["id"]))
+        assert here.job(job["id"])["state"] == "done"
+    assert names["trial_finished"] >= 5
+    assert rows(postgresql, "SELECT count(*) FROM procrastinate_jobs") == [(0,)]
+
+
+def test_a_job_is_cancelled_wherever_it_is_searched(postgresql: str) -> None:
+    with served(postgresql) as (_, here), served(postgresql) as (there, _client):
+        with offering(there.url, work=slow(0.05)) as worker:
+            wait_for(here.devices)
+            job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=1000)
+            wait_for(lambda: len(worker.jobs) >= 2)
+            here.cancel(job["id"])
+            assert ended(here, job["id"])["counts"] == {"cancelled": 1}
+        assert there.service.store.in_flight() == []
+
+
+def test_a_service_whose_heartbeat_is_late_gives_nobody_a_trial(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with served(postgresql) as (server, client):
+        worker = HandMade(server.url)
+        client.submit(DEVICE.slug, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
+        with monkeypatch.context() as late:
+            late.setattr(Membership, "is_fresh", False)
+            assert worker.turn(wait_s=2.0) is None
+            wait_for(server.service.store.in_flight)
+        wait_for(lambda: worker.turn(wait_s=0) is not None)
+
+
+def test_what_another_service_has_taken_is_given_to_nobody(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(postgresql) as (server, client):
+        worker = HandMade(server.url)
+        job = client.submit(DEVICE.slug, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
+        store, membership = server.service.store, server.service._standing
+        assert isinstance(membership, Membership)
+        with monkeypatch.context() as late:
+            late.setattr(Membership, "is_fresh", False)
+            assert worker.turn(wait_s=2.0) is None
+            wait_for(store.in_flight)
+        with Store.open(postgresql) as other:
+            late.setattr(shared_queue, "STALLED_S", -1.0)
+            assert other.jobs.recover(None) == 1
+            late.undo()
+            assert taken(other, server.service.fleet.stations()[0].model_digest).attempts == 2
+            membership.beat()
+            assert worker.turn(wait_s=1.0) is None
+            wait_for(lambda: store.in_flight() == [] and not server.service.searches)
+            assert states(other, job["id"]) == ["running"]
+
+
+class Processes:
+    """Services in processes of their own."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> str:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        where = ["serve", "--port", str(port), "--db", self._place]
+        self.running.append(subprocess.Popen([sys.executable, "-c", HASTY, *where], start_new_session=True))
+        return f"http://127.0.0.1:{port}"
+
+    def close(self) -> None:
+        for process in self.running:
+            process.kill()
+            process.wait(30)
+
+
+def test_a_service_that_was_stopped_and_goes_on_launches_nothing(postgresql: str) -> None:
+    """Its search goes on elsewhere meanwhile; what its worker had in hand is stored, and nothing runs twice."""
+    processes, paused = Processes(postgresql), Paused()
+    with ExitStack() as stack:
+        stack.callback(processes.close)
+        first, second = processes.start(), processes.start()
+        one, two = (stack.enter_context(Client(url)) for url in (first, second))
+        wait_for(lambda: one.devices() == two.devices() == [], 60)
+        measured: list[Job] = []
+
+        def pausing(job: Job) -> float:
+            measured.append(job)
+            return paused(job) if len(measured) == 3 else invented_time(job)
+
+        stack.enter_context(offering(first, "w1", pausing))
+        job = one.submit(DEVICE.slug, shapes=["96,96,96"], trials=12, algorithms=["microtile"])
+        assert paused.begun.wait(30)
+        processes.running[0].send_signal(signal.SIGSTOP)
+        stack.enter_context(offering(second, "w2"))
+        found = wait_for(lambda: (seen := two.job(job["id"]))["state"] == "done" and seen, 60)
+        assert (found["problems"][0]["attempts"], found["problems"][0]["worker"]) == (2, "w2")
+        before = len(measured)
+        processes.running[0].send_signal(signal.SIGCONT)
+        paused.goes_on.set()
+        wait_for(lambda: one.devices()[0]["stations"][0]["state"] == "idle", 60)
+        assert len(measured) == before
+        assert two.job(job["id"])["state"] == "done"
+    with Store.open(postgresql) as store:
+        searched = [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm") if s.purpose == "search"]
+        assert len(searched) == len(set(searched))
+        assert measured[2].configuration in searched
+        assert store.in_flight() == [] == store.quarantined()
+
+
+def test_a_database_that_restarts_is_waited_for_by_all(postgresql_server: Database, postgresql: str) -> None:
+    with served(postgresql) as (_, here), served(postgresql) as (there, _client):
+        with offering(there.url, work=slow(0.05)) as worker:
+            wait_for(here.devices)
+            job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=20, algorithms=["microtile"])
+            wait_for(lambda: len(worker.jobs) >= 2)
+            postgresql_server.stop(signal.SIGQUIT)
+            postgresql_server.start()
+            found = wait_for(lambda: (seen := here.job(job["id"]))["state"] == "done" and seen, 60)
+        assert found["problems"][0]["attempts"] == 1
+        assert there.service.store.quarantined() == []
+
+
+def test_the_queue_is_made_once(stores: tuple[Store, Store]) -> None:
+    assert stores[0].jobs.take(DEVICE.slug, "w1") is None
+    assert not stores[1].write(SharedQueue().prepare)
