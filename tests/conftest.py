@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.device.discovery import discover
+from autotune.lookup.contents import Shipped
 from autotune.model.device import Device
 from autotune.remote import Client
+from autotune.search import transfer
 from autotune.store import Store
 from databases import Server, missing
 from factories import Printed, Run
@@ -45,6 +47,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     return fail_missing_tools((yield))
+
+
+@pytest.fixture(autouse=True)
+def published(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of published tables that searches begin with: empty, since what is published must change no test."""
+    folder = tmp_path_factory.mktemp("published")
+    monkeypatch.setattr(transfer, "_tables", lambda: Shipped(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,8 @@ import pytest
 
 from autotune.export import export_table
 from autotune.kernels import find_family
-from autotune.lookup.contents import Shipped
 from autotune.model.device import Device
 from autotune.model.problem import Problem
-from autotune.search import transfer
 from autotune.search.transfer import LEAST_OF_SOURCE, Transfer
 from autotune.store import Store
 from factories import device, naive, product, provenance, trial, winner
@@ -29,12 +27,6 @@ def measured(store: Store, on: Device, problem: Problem, winning: int, trials: i
 
 def transfer_to(here: Device, store: Store) -> Transfer:
     return Transfer(here, GEMM, PROBLEM, store)
-
-
-@pytest.fixture(autouse=True)
-def nothing_published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(transfer, "_tables", lambda: Shipped(tmp_path))
-    return tmp_path
 
 
 def test_a_device_without_any_results_gets_nothing(store: Store) -> None:
@@ -78,7 +70,7 @@ def test_other_number_types_teach_nothing(store: Store) -> None:
 
 
 def test_published_winners_of_the_family_are_starts_the_own_table_first(
-    store: Store, nothing_published: Path, tmp_path_factory: pytest.TempPathFactory
+    store: Store, published: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with Store.open(tmp_path_factory.mktemp("elsewhere") / "autotune.sqlite") as elsewhere:
         for on, problem, winning in (
@@ -88,6 +80,6 @@ def test_published_winners_of_the_family_are_starts_the_own_table_first(
         ):
             measured(elsewhere, on, problem, winning)
             table = export_table(elsewhere, on.slug, "gemm", "json")
-            (nothing_published / f"{on.slug}.json").write_text(str(table))
+            (published / f"{on.slug}.json").write_text(str(table))
     found = transfer_to(HERE, store)
     assert (found.starts, found.sources) == ([naive(4, 1), naive(2, 1)], [])
