@@ -4,6 +4,7 @@ import gc
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,9 @@ from autotune.service.search_process import YOUNG_OBJECTS
 from autotune.store import Store
 
 END_S = 5
+SWITCH_S = 0.0005
+"""How long another thread may keep the interpreter from the event loop, which needs it several times per request.
+Python's default of 5 ms would add up to tens of milliseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +55,13 @@ def serve(place: Place, store: Store, tell: Callable[[str], None]) -> None:
 
 
 def _favour_requests() -> None:
-    """Change settings of the process, in which the garbage collector would otherwise keep requests waiting.
+    """Change settings of the process, in which the garbage collector or other threads would keep requests waiting.
 
     What is loaded now stays loaded, and hardly any later object needs the cyclic garbage collector: examining all of
-    them repeatedly took a tenth of the time, half a second at a time.
+    them repeatedly took a tenth of the time, half a second at a time. Threads that read messages of search processes
+    or the database give the interpreter to the event loop after SWITCH_S.
     """
+    sys.setswitchinterval(SWITCH_S)
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
 
