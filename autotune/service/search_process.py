@@ -26,7 +26,7 @@ from autotune.store import Holder, Store
 
 YOUNG_OBJECTS = 20_000
 """New objects after which the garbage collector examines them; Python's default of 700 is less than one proposal."""
-NICENESS = 10
+NICENESS = 5
 """By how much search processes yield to the service, which must answer while they use all cores."""
 OWN = 0
 """Number of the place of the search's own device; helpers have others."""
