@@ -230,7 +230,7 @@ def _unseen_search() -> str:
         f"{conditions['rival_seeds']} seeds. autotune is ahead of all of them in {sum(ahead)} of {len(ahead)} pairs of "
         f"a space and a number of trials. It takes {ours['mean']['to']['0.95']:.0f} trials to 95% of the optimum on "
         "average. None of them took part in a choice; some of the same kernels on other GPUs did.",
-        "scripts/bench_search --spaces spaces --seeds 30 --first-seed 10 --kernel-tuner kt/bin/python --json unseen.json",
+        "scripts/bench_search --spaces spaces --seeds 30 --first-seed 10 --kernel-tuner PYTHON --json unseen.json",
         "The means over the spaces:",
         _table(["trials", *heads], [[trials, *line("mean", trials)] for trials in ours["mean"]["median"]]),
         "After 50 trials:",
