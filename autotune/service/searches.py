@@ -52,8 +52,8 @@ class Process:
         """Start it. Raises OSError."""
         command = [sys.executable, "-m", "autotune.service.search_process"]
         self._popen = subprocess.Popen(  # noqa: S603 - our own command
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-        )  # in a session of its own, as Ctrl-C is the service's to handle
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+        )  # Ctrl-C is the service's to handle; in a session of its own, Linux would not let it yield to the service
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outgoing.put(self.target)
         for work in (self._write, self._read):
