@@ -6,7 +6,7 @@ import pytest
 
 from autotune.export import export_table
 from autotune.kernels import find_family
-from autotune.model.device import Device
+from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
 from autotune.search.transfer import LEAST_OF_SOURCE, Transfer
 from autotune.store import Store
@@ -55,6 +55,11 @@ def test_devices_of_a_vendor_come_before_those_of_others(store: Store) -> None:
     measured(store, device("a-gpu", family="gpu", vendor="Other"), PROBLEM, 4)
     measured(store, device("b-gpu", family="gpu", vendor="Qualcomm"), PROBLEM, 8)
     assert transfer_to(HERE, store).starts == [naive(8, 1), naive(4, 1)]
+
+
+def test_a_processor_teaches_a_gpu_nothing(store: Store) -> None:
+    measured(store, device("cpu-1", limits=DeviceLimits(is_cpu=True)), PROBLEM, 2)
+    assert transfer_to(HERE, store).starts == []
 
 
 def test_a_few_trials_are_no_source(store: Store) -> None:

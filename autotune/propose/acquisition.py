@@ -16,6 +16,8 @@ LEAST_CHANCE = 0.01
 TRIALS_PER_POWER, LARGEST_POWER = 25, 5.0
 """Probabilities are raised to the power of one for every so many trials. Once little is left to gain elsewhere, a large
 improvement where most rows fail would otherwise be tried again and again."""
+NEGLIGIBLE = 1e-6
+"""Improvement of log time added to that of every row: where hardly any is expected, the probabilities decide."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +72,7 @@ class Beliefs:
             mean, deviation = expert.predict(rows, points)
             gains += expert.trust * expected_improvement(mean, deviation, -self.least)
         power = min(max(len(self.known.taken) / TRIALS_PER_POWER, 1.0), LARGEST_POWER)
-        return gains * chances(self.works, points) ** power
+        return (gains + NEGLIGIBLE) * chances(self.works, points) ** power
 
 
 def chances(works: GaussianProcess | None, points: NDArray[np.float32]) -> Array:

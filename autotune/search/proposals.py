@@ -3,15 +3,17 @@
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from autotune import tracing
 from autotune.measure.worker import SPOILING
 from autotune.model.configuration import Configuration
 from autotune.model.trial import QUARANTINED_STATES, Trial, TrialState
+from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice
+from autotune.search.foreign import STARTS
 from autotune.search.knowledge import Knowledge
-from autotune.search.transfer import Transfer
+from autotune.search.transfer import LEAST_OF_SOURCE, Transfer
 from autotune.space.search_space import SearchSpace
 
 GRAVE_STATES = QUARANTINED_STATES | SPOILING
@@ -33,9 +35,14 @@ class Proposals:
     """Consecutive proposals skipped because they resemble failures; if all of them do, one has to be tried."""
 
     def __init__(
-        self, knowledge: Knowledge, space: SearchSpace, seed: int, choice: SamplerChoice | None = None
+        self,
+        knowledge: Knowledge,
+        space: SearchSpace,
+        seed: int,
+        choice: SamplerChoice | None = None,
+        foreign: Sequence[Source] = (),
     ) -> None:
-        """`choice` defaults to the project's own sampler."""
+        """`choice` defaults to the project's own sampler; `foreign` is what other tuners measured, fastest first."""
         self._knowledge = knowledge
         self._space = space
         device, store = knowledge.device, knowledge.store
@@ -46,7 +53,9 @@ class Proposals:
         """Proposed or left out, and without a trial yet."""
         choice = choice or SamplerChoice()
         self._avoids_suspects = choice.is_ours
-        sources = self._transfer.sources if choice.is_ours else ()
+        self._foreign = foreign
+        many = [source for source in foreign if len(source.configurations) >= LEAST_OF_SOURCE]
+        sources = [*self._transfer.sources, *many] if choice.is_ours else ()
         self._proposer = choice.make(space, seed + len(knowledge.known), sources)
         for trial in knowledge.known.values():
             self._pass_on(trial)
@@ -115,6 +124,7 @@ class Proposals:
         candidates = knowledge.family.candidates(knowledge.problem, knowledge.device.limits, knowledge.starts)
         wanted = [
             *filter(None, [self._transfer.own]),
+            *(configuration for source in self._foreign for configuration in source.configurations[:STARTS]),
             *self._transfer.starts,
             *[c for c in knowledge.stale_ranking if c not in left_out][: self.STALE],
             *itertools.islice(candidates, self.CANDIDATES),

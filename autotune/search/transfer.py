@@ -19,6 +19,8 @@ NEAR_PROBLEMS = 2
 """Problems of this device that are used, the nearest ones."""
 SIBLINGS = 2
 """Other devices that are used, each with its nearest problem."""
+MOST_ASKED = 16
+"""Most other devices whose winners are read: a service may know hundreds."""
 LEAST_OF_SOURCE = 8
 """Fewest trials of a problem that make a model worthwhile."""
 
@@ -54,14 +56,19 @@ class Transfer:
         return sorted(comparable, key=lambda problem: distance(problem, self._problem))
 
     def _on_siblings(self) -> list[tuple[str, Problem, Configuration]]:
-        """Return the nearest problem of other devices in the database and its winner: devices of this family first."""
-        others = {d.slug: d for d in self._store.devices() if d.slug != self._device.slug}
+        """Return the nearest problem of other devices in the database and its winner: devices of this family first.
+
+        Processors and GPUs teach each other nothing.
+        """
+        here = self._device
+        alike = (d for d in self._store.devices() if d.slug != here.slug and d.limits.is_cpu == here.limits.is_cpu)
+        others = {device.slug: device for device in alike}
 
         def remoteness(device: Device) -> tuple[bool, bool, str]:
-            return device.family != self._device.family, device.vendor != self._device.vendor, device.slug
+            return device.family != here.family, device.vendor != here.vendor, device.slug
 
         found: list[tuple[str, Problem, Configuration]] = []
-        for device in sorted(others.values(), key=remoteness):
+        for device in sorted(others.values(), key=remoteness)[:MOST_ASKED]:
             winners = {w.problem: w.configuration for w in self._store.best(device.slug, self._family.name)}
             found += [(device.slug, problem, winners[problem]) for problem in self._nearest(list(winners))[:1]]
             if len(found) == SIBLINGS:
