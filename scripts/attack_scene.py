@@ -52,6 +52,15 @@ sys.exit(main(sys.argv[1:]))
 """A service that says it is of another version, or on another host."""
 
 
+class Failed(Exception):
+    """An attack that succeeded."""
+
+
+def require(condition: object, what: str) -> None:
+    if not condition:
+        raise Failed(what)
+
+
 def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -70,6 +79,8 @@ class Scene:
     tokens: dict[str, str] = field(default_factory=lambda: {name: secrets.token_urlsafe() for name in TOKENS})
     measured: Any = field(default_factory=lambda: _FORK.Value("q", 0))
     """Trials of the honest worker."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """What the service has besides."""
 
     def __post_init__(self) -> None:
         for name, token in self.tokens.items():
@@ -84,6 +95,10 @@ class Scene:
         return f"http://127.0.0.1:{self.port}"
 
     def start_service(self, version: str = "", host: str = "", *, tokens: bool = True) -> None:
+        self.launch(version, host, tokens=tokens)
+        until(self.answers, 60)
+
+    def launch(self, version: str = "", host: str = "", *, tokens: bool = True) -> None:
         files = [f"--{name}-token-file" if name != "admin" else "--token-file" for name in TOKENS]
         access = [
             word for option, name in zip(files, TOKENS, strict=True) for word in (option, str(self.folder / name))
@@ -92,15 +107,15 @@ class Scene:
         with self.log.open("a") as log:
             self.service = subprocess.Popen(  # noqa: S603 - our own
                 [*words, *(access if tokens else ())], stdout=log, stderr=log, start_new_session=True,
+                env={**os.environ, **self.environment},
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES)),  # noqa: PLW1509
             )  # fmt: skip
-        until(self.answers, 60)
 
     def start_helpers(self) -> None:
         for helper in self._helpers:
             helper.start()
 
-    def restart(self, how: signal.Signals, **other: str) -> None:
+    def restart(self, how: signal.Signals, **other: Any) -> None:
         began = time.time()
         assert self.service is not None
         self.service.send_signal(how)
@@ -204,7 +219,8 @@ class Stranger:
 
     def __init__(self, scene: Scene, name: str, device: Device, **others: Any) -> None:
         self._connection = Connection(scene.url, scene.tokens["worker"])
-        self.session = secrets.token_hex(16)
+        self._kept: list[Any] = []
+        self.session = others.get("session") or secrets.token_hex(16)
         form = {
             "name": name, "secret": secrets.token_hex(32), "session": self.session, "code": code_version(),
             "selector": "0:0", "device": plain_device(device),
@@ -219,10 +235,36 @@ class Stranger:
         job = read_job(Node(trial["job"], "job"), "0:0", ())
         return {"id": trial["id"], "job": trial["job"], "trial": plain_trial(FakeWorker(lambda _: time_ns).run(job))}
 
+    def keep(self, trial: Any) -> bool:
+        """Keep the result of a trial for the next answer."""
+        self._kept.append(self.result(trial, 5e5))
+        return True
+
+    def answer_one(self) -> bool:
+        """Deliver what is kept, and measure the next trial; return whether there was one."""
+        results, self._kept = tuple(self._kept), []
+        given = self.turn(results=results, wait_s=0.2)["trial"]
+        return bool(given) and self.keep(given)
+
+    def work_until(self, has_ended: Any, *others: "Stranger", seconds: float = 60.0) -> None:
+        """Measure, in turns with others, until something has happened."""
+
+        def work() -> Any:
+            for each in (self, *others):
+                each.answer_one()
+            with contextlib.suppress(TimeoutError):
+                return has_ended()
+
+        until(work, seconds)
+
     def leave(self) -> None:
         with contextlib.suppress(ServiceError):
             self._connection.call("POST", f"/api/workers/{self.id}/leave", {"session": self.session})
         self._connection.close()
+
+
+def bearer(scene: Scene, name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {scene.tokens[name]}"}
 
 
 @contextlib.contextmanager

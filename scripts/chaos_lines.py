@@ -12,7 +12,12 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+NOBODY = "02:00:00:00:00:01"
+"""A hardware address that nobody has."""
+WORKER = 199
+T = TypeVar("T")
 
 
 class Lines(Protocol):
@@ -21,14 +26,16 @@ class Lines(Protocol):
     host: str
     """Where the service has to listen."""
 
-    def url(self, name: str) -> str: ...
+    def urls(self, name: str) -> str:
+        """Of all services, the worker's first choice first."""
+        ...
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         """What starts a worker where its line is."""
         ...
 
-    def cut(self) -> contextlib.AbstractContextManager[None]:
-        """Until its end nothing passes, on all lines or on one."""
+    def cut(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Until its end nothing passes, on all lines or on that of one worker."""
         ...
 
     def close(self) -> None: ...
@@ -36,8 +43,6 @@ class Lines(Protocol):
 
 class Relay(threading.Thread):
     """Passes bytes on to the service while the line is whole; cut, it drops every connection and takes no other."""
-
-    host = "127.0.0.1"
 
     def __init__(self, to_port: int) -> None:
         super().__init__(daemon=True)
@@ -47,11 +52,9 @@ class Relay(threading.Thread):
         self._partners: dict[socket.socket, socket.socket] = {}
         self.start()
 
-    def url(self, name: str) -> str:  # noqa: ARG002 - one for all
+    @property
+    def url(self) -> str:
         return f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-
-    def command(self, name: str, command: Sequence[str]) -> list[str]:  # noqa: ARG002
-        return list(command)
 
     @contextlib.contextmanager
     def cut(self) -> Iterator[None]:
@@ -60,9 +63,6 @@ class Relay(threading.Thread):
             yield
         finally:
             self._is_cut = False
-
-    def close(self) -> None:
-        """It goes with the process."""
 
     def run(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -107,25 +107,25 @@ class Relay(threading.Thread):
 
 
 class Relays:
-    """A relay to each of several services; the workers are spread over them."""
+    """A relay to each of several services."""
 
-    host = Relay.host
+    host = "127.0.0.1"
 
     def __init__(self, to_ports: Sequence[int], names: Sequence[str]) -> None:
-        relays = [Relay(port) for port in to_ports]
-        self._relays = {name: relays[number % len(relays)] for number, name in enumerate(names)}
+        self._relays = [Relay(port) for port in to_ports]
+        self._names = list(names)
 
-    def url(self, name: str) -> str:
-        return self._relays[name].url(name)
+    def urls(self, name: str) -> str:
+        return ",".join(relay.url for relay in _turned(self._relays, self._names.index(name)))
 
-    def command(self, name: str, command: Sequence[str]) -> list[str]:
-        return self._relays[name].command(name, command)
+    def command(self, name: str, command: Sequence[str]) -> list[str]:  # noqa: ARG002
+        return list(command)
 
     @contextlib.contextmanager
-    def cut(self) -> Iterator[None]:
+    def cut(self, name: str) -> Iterator[None]:  # noqa: ARG002
         """All of them are cut."""
         with contextlib.ExitStack() as stack:
-            for relay in set(self._relays.values()):
+            for relay in self._relays:
                 stack.enter_context(relay.cut())
             yield
 
@@ -149,22 +149,31 @@ class Networks:
             self.close()
             raise
 
-    def url(self, name: str) -> str:
+    def urls(self, name: str) -> str:
         number = self._numbers[name]
-        return f"http://{_address(number, 1)}:{self._to_ports[number % len(self._to_ports)]}"
+        addresses = [f"http://{_address(number, end)}:{port}" for end, port in enumerate(self._to_ports)]
+        return ",".join(_turned(addresses, number))
 
     def command(self, name: str, command: Sequence[str]) -> list[str]:
         return ["ip", "netns", "exec", _space(self._numbers[name]), *command]
 
     @contextlib.contextmanager
-    def cut(self) -> Iterator[None]:
-        """One of the links is down."""
-        link = _link(random.choice(list(self._numbers.values())))  # noqa: S311 - no secret
-        _ip("link", "set", link, "down")
+    def cut(self, name: str) -> Iterator[None]:
+        """The link is down, or what the worker sends to one of the services goes astray and no other is cut off."""
+        number = self._numbers[name]
+        end = random.randrange(-1, len(self._to_ports))  # noqa: S311 - no secret
+        link, neighbour = _link(number), ["-n", _space(number), "neigh"]
+        if end < 0:
+            _ip("link", "set", link, "down")
+        else:
+            _ip(*neighbour, "replace", _address(number, end), "lladdr", NOBODY, "dev", "line", "nud", "permanent")
         try:
             yield
         finally:
-            _ip("link", "set", link, "up")
+            if end < 0:
+                _ip("link", "set", link, "up")
+            else:
+                _ip(*neighbour, "del", _address(number, end), "dev", "line")
 
     def close(self) -> None:
         for space in self._made:
@@ -175,9 +184,10 @@ class Networks:
         _ip("netns", "add", space)
         self._made.append(space)
         _ip("link", "add", link, "type", "veth", "peer", "name", "line", "netns", space)
-        _ip("address", "add", f"{_address(number, 1)}/24", "dev", link)
+        for end in range(len(self._to_ports)):
+            _ip("address", "add", f"{_address(number, end)}/24", "dev", link)
         _ip("link", "set", link, "up")
-        _ip("-n", space, "address", "add", f"{_address(number, 2)}/24", "dev", "line")
+        _ip("-n", space, "address", "add", f"{_address(number, WORKER)}/24", "dev", "line")
         _ip("-n", space, "link", "set", "line", "up")
         _ip("-n", space, "link", "set", "lo", "up")
 
@@ -191,7 +201,14 @@ def _link(number: int) -> str:
 
 
 def _address(number: int, end: int) -> str:
-    return f"10.213.{number}.{end}"
+    """Of a service, by its number, or of the worker, on the link of that number."""
+    return f"10.213.{number}.{end + 1}"
+
+
+def _turned(items: Sequence[T], count: int) -> list[T]:
+    """Return the items, beginning with another one."""
+    first = count % len(items)
+    return [*items[first:], *items[:first]]
 
 
 def _ip(*words: str) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +37,11 @@ def misbehave(job: BuildJob, entering: Callable[[str], None]) -> Build:
     if how == "crash" and "c0_1" in job.source:
         print("last words", file=sys.stderr, flush=True)
         os.abort()
+    if how == "slow":
+        time.sleep(0.03)
+    if how == job.source_hash:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
     if how == "hang":
         time.sleep(60)
     if how == "refuse":

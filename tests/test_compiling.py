@@ -154,9 +154,9 @@ def test_counts_say_what_each_configuration_became(store: Store, log: Path) -> N
 
 def drawn_configurations(space: SearchSpace) -> list[Configuration]:
     """Those of SAMPLE."""
-    from autotune.search.compilation import _draw
+    from autotune.search.compilation import draw
 
-    return [space[row] for row in _draw(len(space), SAMPLE)]
+    return [space[row] for row in draw(len(space), SAMPLE)]
 
 
 def test_what_is_stored_is_not_built_again_until_the_driver_changes(store: Store, log: Path) -> None:
@@ -440,7 +440,7 @@ def test_interrupted_once_it_stops_and_says_how_to_go_on(
 
     def consider(self: Any, configuration: Configuration) -> None:
         real(self, configuration)
-        if self._seen.total() == 5:
+        if self.tally.seen == 5:
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(compilation._Compilation, "_consider", consider)

@@ -2,7 +2,12 @@
 
 import logging
 import re
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -22,7 +27,7 @@ from autotune.service.server import Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance, trial
-from invented_service import ended, offering, submitted
+from invented_service import ended, offering, serving, slow, submitted, wait_for
 
 SLUG = INVENTED_PROCESSOR.slug
 ADMIN, READER = "administrators-token", "token-for-reading-only"
@@ -105,3 +110,70 @@ def test_metrics_count_what_workers_measure_and_the_log_tells_who_asked(
     assert any(line.startswith(f"POST /api/jobs/{job['id']}/cancel by anyone at 127.0.0.1") for line in told)
     assert any(line.startswith("POST /api/workers by anyone") for line in told)
     assert not any("/turn" in line for line in told)
+
+
+class Ledger:
+    """Ids of trials, all of one state."""
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()
+        self.read: set[int] = set()
+
+    def last_trial(self) -> int:
+        return max(self.ids)
+
+    def count_trials(self, after: int, until: int) -> Counter[tuple[str, str]]:
+        self.read = {each for each in self.ids if after < each <= until}
+        return Counter({(SLUG, "complete"): len(self.read)})
+
+
+def test_trials_are_counted_once_and_those_that_are_stored_late_are_not_missed() -> None:
+    ledger = Ledger()
+    totals = operations.TrialTotals(cast("Store", ledger))
+    young = operations.YOUNG_TRIALS
+    ledger.ids |= set(range(1, 3 * young)) - {2 * young}
+    assert totals.read().total() == 3 * young - 2
+    ledger.ids.add(2 * young)  # it was begun before the last
+    assert totals.read().total() == 3 * young - 1
+    ledger.ids |= set(range(3 * young, 4 * young))
+    assert totals.read().total() == 4 * young - 1
+    assert min(ledger.read) == 3 * young, "what is settled is not read again"
+
+
+def test_trials_of_either_kind_of_database_are_counted_from_any_one_on(place: str) -> None:
+    other = replace(INVENTED_PROCESSOR, driver="2.0")  # the same device
+    with Store.open(place) as store:
+        assert (store.last_trial(), store.count_trials(0, 9)) == (0, Counter())
+        for device, state in ((INVENTED_PROCESSOR, 10.0), (other, 20.0), (other, TrialState.CRASHED)):
+            done = trial(FAMILY.baseline, state)
+            store.add_trial(device, GemmProblem(m=8, n=8, k=8), done, provenance(device.driver))
+        last = store.last_trial()
+        assert store.count_trials(0, last) == {(SLUG, "complete"): 2, (SLUG, "crashed"): 1}
+        assert store.count_trials(last - 2, last - 1) == {(SLUG, "complete"): 1}
+        assert store.quarantine_counts() == {(SLUG, "crashed"): 1}
+
+
+def test_counts_hold_with_several_search_processes(tmp_path: Path) -> None:
+    from urllib.request import urlopen
+
+    with serving(tmp_path / "db.sqlite", processes=2) as server, ExitStack() as stack:
+        client = stack.enter_context(Client(server.url))
+        workers = [stack.enter_context(offering(server.url, name, slow(0.01))) for name in ("w1", "w2")]
+        jobs = [client.submit(SLUG, shapes=[shape], trials=12) for shape in ("96,96,96", "64,64,64")]
+        wait_for(lambda: len(server.service.searches) == 2)
+        during = urlopen(f"{server.url}/metrics").read().decode()
+        assert all(ended(client, job["id"])["state"] == "done" for job in jobs)
+        wait_for(lambda: not server.service.searches)
+        text = urlopen(f"{server.url}/metrics").read().decode()
+        stored = len(server.service.store.trials(SLUG, "gemm"))
+
+    def sum_of(name: str, text: str) -> float:
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
+    assert (sum_of("autotune_searches", during), sum_of("autotune_searches", text)) == (2, 0)
+    assert sum_of("autotune_jobs_open", during) == sum_of("autotune_open_job_problems", during) == 2
+    assert sum_of("autotune_trials_total", text) == stored
+    assert sum_of("autotune_worker_trials_total", text) == sum(len(worker.jobs) for worker in workers) >= stored
+    if sys.platform == "linux":
+        assert len(re.findall("^autotune_search_process_cpu_seconds_total", text, re.MULTILINE)) == 2
+        assert sum_of("autotune_search_process_cpu_seconds_total", text) > 0

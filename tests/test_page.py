@@ -30,8 +30,8 @@ from autotune.service.access import Role
 from autotune.service.server import Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
-from factories import provenance, trial
-from invented_service import invented_time, offering, serving
+from factories import provenance, trial, winner
+from invented_service import HandMade, invented_time, offering, serving
 
 SLUG = INVENTED_PROCESSOR.slug
 FLAGS = (
@@ -174,6 +174,7 @@ DOWNLOADS: dict[str, Callable[[Path], None]] = {
     "Markdown": _holds("| shape |"),
     "C header": _holds("#ifndef AUTOTUNE_GEMM_POCL_INVENTED_H"),
     "SQLite": _is_sqlite,
+    "HTML report": _holds("Content-Security-Policy"),
 }
 
 
@@ -237,6 +238,12 @@ def test_an_ended_job_keeps_a_chart_for_each_size_and_one_that_waits_says_why(se
         job = client.submit("adreno-730", shapes=["64,64,64"], trials=3)
         page = seen.open(f"#/job/{job['id']}")
         expect(page.locator(".waits")).to_have_text("No worker offers adreno-730 now.")
+        assert served.service.store.jobs.take("adreno-730", "w9", "an earlier model")
+        served.service.store.jobs.recover([])  # the worker has gone: the job has begun, and waits
+        worker = HandMade(served.url, "w9", device=replace(INVENTED_PROCESSOR, slug="adreno-730"))
+        worker.turn(wait_s=0.0)
+        page.reload()
+        expect(page.locator(".waits")).to_contain_text("It was begun with another driver")
         client.cancel(job["id"])
 
 
@@ -274,9 +281,38 @@ def test_two_devices_are_compared(seen: Seen, served: Server) -> None:
     (one,) = [w for w in store.best(SLUG, "gemm") if w.problem == GemmProblem(m=96, n=96, k=96)]
     store.record_winner(replace(one, device=other.slug, time_ns=one.time_ns / 2, default_ns=one.default_ns / 2))
     page = seen.open(f"#/compare?a={SLUG}&b={other.slug}")
-    row = page.get_by_role("table", name="Sizes tuned on").get_by_role("row", name="96x96x96")
+    row = page.get_by_role("table", name="Sizes on").get_by_role("row", name="96x96x96")
     expect(row).to_contain_text("2.00")
     expect(row).to_contain_text("the same")
+
+
+def test_two_sizes_of_a_device_and_two_drivers_are_compared(seen: Seen, served: Server) -> None:
+    device = replace(INVENTED_PROCESSOR, slug="mali-g78")
+    store = served.service.store
+    wide, narrow = (Configuration.of("microtile", micro_tile_m=tile, unroll=1) for tile in (8, 2))
+    for size, fast, slow in ((32, wide, narrow), (48, narrow, wide)):
+        problem = GemmProblem(m=size, n=size, k=size)
+        for configuration, time_ns in ((fast, 1000.0), (slow, 1500.0)):
+            for driver, factor in (("1.0", 1.0), ("2.0", 0.5)):
+                of_driver = replace(device, driver=driver)
+                store.add_trial(of_driver, problem, trial(configuration, time_ns * factor), provenance(driver))
+        store.record_winner(winner(device.slug, problem, fast, 500.0))
+    page = seen.open("#/size/mali-g78?family=gemm&shape=32x32x32")
+    page.get_by_role("link", name="Compare").click()
+    row = page.get_by_role("table", name="Parameter").get_by_role("row", name="micro_tile_m")
+    expect(row.locator("strong")).to_have_text(["8", "2"])
+    expect(page.locator(".facts")).to_contain_text("1.50\u00d7 of the best time")
+    page.get_by_role("application").focus()
+    page.keyboard.press("End")
+    expect(page.locator(".told")).to_contain_text("1.50\u00d7 of the best at 32x32x32")
+    page.get_by_role("link", name="Drivers of a device").click()
+    row = page.get_by_role("table", name="Sizes on 1.0 and on 2.0").get_by_role("row", name="48x48x48")
+    expect(row).to_contain_text("2.00\u00d7")
+    chosen = page.locator("select[name=a]")
+    chosen.focus()
+    page.keyboard.press("ArrowDown")
+    expect(page).to_have_url(re.compile("a=2.0&b=2.0"))
+    expect(chosen).to_be_focused()  # although the view is a new one
 
 
 def test_what_others_wrote_stays_text(seen: Seen) -> None:
@@ -349,3 +385,19 @@ def test_a_lost_service_is_told_and_found_again(browser: Browser, tmp_path: Path
         page.clock.fast_forward(3000)
         expect(page.locator("#connection")).to_have_text("live")
         seen.context.close()
+
+
+def test_each_line_of_a_new_job_is_checked_while_it_is_typed(seen: Seen) -> None:
+    page = seen.open(f"#/new?device={SLUG}")
+    sizes = page.get_by_role("textbox", name="Sizes")
+    sizes.fill("64,64,64\n\nno shape\n8,8,8")
+    fault = page.get_by_role("button", name="Line 3")
+    expect(fault).to_contain_text("is not a shape")
+    expect(sizes).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_role("status").filter(has_text="2 sizes, about")).to_be_visible()
+    fault.press("Enter")
+    expect(sizes).to_be_focused()
+    page.keyboard.type("4,4,4")
+    expect(fault).to_have_count(0)
+    expect(page.get_by_role("status").filter(has_text="3 sizes, about")).to_be_visible()
+    assert sizes.input_value() == "64,64,64\n\n4,4,4\n8,8,8"

@@ -20,12 +20,12 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.presets import preset
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState, Verdict, Winner
+from autotune.paths import PAGE as FOLDER
 from autotune.runtime import Crossover, CrossoverPoint
 from autotune.service.access import Access, Role
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.importance import LEAST_TRIALS, shares
-from autotune.service.page_files import _FOLDER as FOLDER
 from autotune.service.rivals import host_rivals, median_bounds, rivals
 from autotune.store import Hour, Store, StoredTrial, new_owner
 from autotune.testing import INVENTED_PROCESSOR
@@ -252,6 +252,40 @@ def test_either_kind_of_database_tells_hours_and_drivers_and_allows(place: str) 
         assert store.is_ready()
 
 
+def test_speed_checks_tell_when_a_device_became_slower_and_searches_noticed(place: str) -> None:
+    """At two sizes, each against its own first trial; under another driver nothing is known yet."""
+    small, better = GemmProblem(m=8, n=8, k=8), Configuration.of("microtile", micro_tile_m=8, unroll=2)
+
+    with Store.open(place) as store:
+
+        def run(configuration: Configuration, time_ns: float, purpose: str, problem: GemmProblem = PROBLEM) -> None:
+            done = measured(configuration, [time_ns] * 5, purpose)
+            store.add_trial(INVENTED_PROCESSOR, problem, done.trial, PROVENANCE, purpose)
+
+        run(FAST, 100.0, "search")
+        run(small_first := FAMILY.baseline, 1000.0, "search", small)
+        run(better, 50.0, "search")
+        for time_ns in (101.0, 141.0, 140.0):
+            run(FAST, time_ns, "sentinel")
+        run(better, 70.0, "sentinel")  # a new sentinel, anchored at the speed of now
+        run(small_first, 1000.0, "sentinel", small)
+        store.add_trial(INVENTED_PROCESSOR, PROBLEM, trial(FAST, TrialState.CRASHED), PROVENANCE, "sentinel")
+        run(better, 70.0, "sentinel")
+        for _ in "12":
+            run(better, 50.0, "sentinel")
+        with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as api:
+            checks = api.get(f"/api/devices/{SLUG}/speed").json()["checks"]
+            assert api.get("/api/devices/none/speed").json() == {"checks": []}
+        assert [stored.purpose for stored in store.speed_checks(SLUG, 2)] == ["search", "sentinel", "sentinel"]
+    told = [(check["shape"], round(check["ratio"], 2), check["is_change"]) for check in checks]
+    of = PROBLEM.label
+    assert told == [
+        (of, 1.01, False), (of, 1.41, False), (of, 1.4, True), ("8x8x8", 1.0, False),
+        (of, 1.4, False), (of, 1.0, False), (of, 1.0, True),
+    ]  # fmt: skip
+    assert [check["slowdown"] for check in checks if check["is_change"]] == pytest.approx([1.4, 1.0], abs=0.01)
+
+
 def test_drivers_are_compared_at_the_sizes_that_several_have_measured(api: TestClient, store: Store) -> None:
     small = GemmProblem(m=8, n=8, k=8)
     for driver, problem, time_ns in (
@@ -262,7 +296,8 @@ def test_drivers_are_compared_at_the_sizes_that_several_have_measured(api: TestC
     store.add_trial(INVENTED_PROCESSOR, small, trial(FAST, TrialState.CRASHED), provenance("2.0"))
     told = api.get(f"/api/devices/{SLUG}/drivers").json()
     assert told == {
-        "drivers": ["2.0", "1.0"], "problems": [{"shape": PROBLEM.label, "times_ns": [2000.0, 4000.0]}],
+        "drivers": ["2.0", "1.0"],
+        "problems": [{"shape": PROBLEM.label, "flops": PROBLEM.flops, "times_ns": [2000.0, 4000.0]}],
     }  # fmt: skip
 
 

@@ -35,7 +35,6 @@ from autotune.remote.wire import plain_job, plain_trial, read_job, read_trial
 from autotune.remote.worker import Offer
 from autotune.search import Budget, tune
 from autotune.service import fleet
-from autotune.service.core import in_fair_order
 from autotune.service.server import Place, Server, serve
 from autotune.store import Holder, Store, new_owner
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
@@ -183,7 +182,7 @@ def test_every_model_gets_a_search_before_one_gets_several() -> None:
         )
         for name, device in ((name, replace(DEVICE, slug=f"pocl-{name[0]}")) for name in ("a1", "a2", "b1", "b2", "c1"))
     ]
-    order = [station.name for station in in_fair_order(stations, Counter({"pocl-a": 1}))]
+    order = [station.name for station in fleet.in_fair_order(stations, Counter({"pocl-a": 1}))]
     assert order == ["b1", "c1", "a1", "b2", "a2"]
 
 

@@ -15,9 +15,10 @@ from starlette.testclient import TestClient
 
 from autotune.errors import UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.presets import preset
 from autotune.lookup import contents
 from autotune.model.device import Device
-from autotune.model.trial import Verdict, Winner
+from autotune.model.trial import Request, Verdict, Winner
 from autotune.service import admission, submission
 from autotune.service import lookups as lookups_module
 from autotune.service.access import Access, Role, read_token
@@ -27,6 +28,7 @@ from autotune.service.core import Service
 from autotune.service.forms import JobForm
 from autotune.service.server import Place, read_access
 from autotune.store import Store
+from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR
 from factories import Run, winner
 
@@ -260,6 +262,28 @@ def test_presets_lose_what_the_device_cannot_hold(api: TestClient, store: Store)
     assert answer["problems"][0]["label"] == "query, attention output"
 
 
+def test_a_job_is_checked_without_being_queued(locked: TestClient, store: Store) -> None:
+    lines = ["64,64,64", "", "no shape", "999999,999999,999999 x2", "32,32,32 label"]
+    form = JOB | {"shapes": lines, "presets": ["llama-1b-decode"], "trials": 10}
+
+    def check(**change: Any) -> Any:
+        return locked.post("/api/jobs/check", json=form | change, headers=bearer(READING)).json()
+
+    told = check()
+    assert [fault["line"] for fault in told["faults"]] == [3, 4]
+    assert "is not a shape" in told["faults"][0]["message"]
+    assert told["sizes"] + len(told["left_out"]) == 2 + len(preset("llama-1b-decode"))
+    assert (told["seconds"], check(seconds=90.0)["seconds"]) == (None, 90.0)
+    store.jobs.add(NewJob(kind=JobKind.TUNE, device=SLUG, requests=(Request(problem=GemmProblem(m=8, n=8, k=8)),)))
+    taken = store.jobs.take(SLUG, "w1")
+    assert taken is not None
+    store.jobs.spend(taken[1].id, 30.0)
+    store.jobs.end(taken[1], JobState.DONE, outcome=json.dumps({"new_trials": 20}))
+    assert check()["seconds"] == pytest.approx(1.5 * 10 * told["sizes"])
+    assert len(store.jobs.newest(9)) == 1
+    refusal(locked.post("/api/jobs/check", json=form | {"device": "absent-1"}, headers=bearer(READING)), 404)
+
+
 def test_what_is_not_there(api: TestClient) -> None:
     for path in ("/api/jobs/7", "/api/jobs/7/events", "/api/devices/none-1", "/nothing", "/api/nothing"):
         refusal(api.get(path), 404)
@@ -273,7 +297,10 @@ def test_what_is_not_there(api: TestClient) -> None:
 
 
 def test_every_format_can_be_downloaded(api: TestClient) -> None:
-    starts = {"json": b"{", "csv": b"device,", "markdown": b"", "c": b"/*", "sqlite": b"SQLite format 3\0"}
+    starts = {
+        "json": b"{", "csv": b"device,", "markdown": b"", "c": b"/*", "defines": b"# Written",
+        "sqlite": b"SQLite format 3\0", "html": b"<!doctype html>",
+    }  # fmt: skip
     assert [form["name"] for form in api.get("/api/export").json()["formats"]] == list(starts)
     for form, start in starts.items():
         answer = api.get(f"/api/export/{form}", params={"device": SLUG})

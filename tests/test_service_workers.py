@@ -386,6 +386,21 @@ def test_what_a_worker_had_in_hand_counts_wherever_the_service_runs_by_then(any_
     assert stored.trial.time_ns == 5000.0
 
 
+def test_what_a_worker_delivers_to_two_services_is_stored_once(any_store: Store) -> None:
+    """As when an answer is lost, and the first service has not stored yet what it accepted."""
+    mine = new_owner(Holder(worker="w1", session="s"))
+    following = Configuration.of("dot", vector_width=4)
+    any_store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
+    trial = FakeWorker(lambda _: 5000.0).run(JOB)
+    assert any_store.add_late(DEVICE, PROBLEM, trial, PROVENANCE, "w1")
+    any_store.add_trial(DEVICE, PROBLEM, trial, PROVENANCE, "search", mine, following)
+    assert len(any_store.trials(DEVICE.slug, "gemm")) == 1
+    assert [flight.configuration for flight in any_store.in_flight()] == [following]
+    any_store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)
+    any_store.add_trial(DEVICE, PROBLEM, trial, PROVENANCE, "search", mine)
+    assert len(any_store.trials(DEVICE.slug, "gemm")) == 2, "what was measured again counts again"
+
+
 def test_only_the_worker_that_lost_a_trial_takes_it_out_of_quarantine(any_store: Store) -> None:
     mine = new_owner(Holder(worker="w1", session="s"))
     any_store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, mine)

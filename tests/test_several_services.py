@@ -1,5 +1,8 @@
 """Several services on one PostgreSQL: who searches what, what they tell each other, and what a stopped one may not."""
 
+import asyncio
+import dataclasses
+import secrets
 import signal
 import socket
 import subprocess
@@ -7,7 +10,9 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,19 +20,37 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("procrastinate")
 
-from autotune.errors import StoreError
+from autotune.errors import RefusedError, StoreError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.trial import Job, Request
 from autotune.remote import Client
+from autotune.remote.worker import Offer
+from autotune.service import neighbours
+from autotune.service.events import Feed
+from autotune.service.fleet import Fleet
+from autotune.service.forms import MAX_WORKER_NAME
 from autotune.service.membership import Membership
+from autotune.service.neighbours import Neighbours
 from autotune.service.server import Place, Server
 from autotune.store import Attempt, Holder, Store, new_owner, shared_queue
 from autotune.store.jobs import JobKind, JobLedger, JobProblem, JobState, NewJob
+from autotune.store.notices import MAX_BYTES, Notices
 from autotune.store.shared_queue import SharedQueue
-from autotune.testing import INVENTED_PROCESSOR
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import Server as Database
-from databases import rows
-from invented_service import ENDS_IN_S, HandMade, Paused, ended, invented_time, offering, slow, wait_for
+from databases import connect, rows
+from invented_service import (
+    ENDS_IN_S,
+    HandMade,
+    Paused,
+    ended,
+    invented_time,
+    invented_worker,
+    offering,
+    secret_of,
+    slow,
+    wait_for,
+)
 
 DEVICE = INVENTED_PROCESSOR
 REQUESTS = tuple(Request(problem=GemmProblem(m=size, n=96, k=96)) for size in (96, 112, 128))
@@ -126,20 +149,35 @@ def test_a_trial_begins_before_its_search_is_taken_away_or_not_at_all(
     one.jobs.add(NEW)
     problem = taken(one)
     monkeypatch.setattr(shared_queue, "STALLED_S", 0.0)
-    recovered: list[int] = []
-    recovering = threading.Thread(target=lambda: recovered.append(two.jobs.recover(None)))
 
     def begin_slowly(session: Any) -> None:
         from autotune.store.job_rows import check_attempt
 
         check_attempt(session.connection(), Attempt(problem=problem.id, number=problem.attempts))
-        recovering.start()
-        recovering.join(0.5)
-        assert recovered == []  # it waits for the trial to be in flight
+        assert two.jobs.recover(None) == 0  # until the trial is in flight
 
     one.write(begin_slowly)
-    recovering.join(20)
-    assert recovered == [1]
+    assert two.jobs.recover(None) == 1
+    with pytest.raises(StoreError, match="another service"):
+        begin(one, problem)
+
+
+@pytest.mark.parametrize("locked", ["jobs", "job_problems", "advisory"])
+def test_what_a_stopped_service_has_locked_keeps_no_other_from_its_heartbeat(
+    stores: tuple[Store, Store], postgresql: str, monkeypatch: pytest.MonkeyPatch, locked: str
+) -> None:
+    one, two = stores
+    one.jobs.add(NEW)
+    problem = taken(one)
+    assert two.jobs.recover(None) == 0
+    monkeypatch.setattr(shared_queue, "STALLED_S", -1.0)
+    held = {"advisory": f"SELECT pg_advisory_xact_lock({shared_queue._LOCK})"}
+    with closing(connect(postgresql)) as stopped:
+        stopped.execute(held.get(locked, f"SELECT id FROM {locked} FOR UPDATE"))
+        assert two.jobs.recover(None) == 0
+        stopped.rollback()
+    assert two.jobs.recover(None) == 1
+    assert taken(two).id == problem.id
 
 
 def test_what_a_service_left_in_order_is_taken_at_once(stores: tuple[Store, Store]) -> None:
@@ -205,6 +243,72 @@ def test_a_job_is_submitted_and_followed_at_one_service_and_searched_by_another(
     assert rows(postgresql, "SELECT count(*) FROM procrastinate_jobs") == [(0,)]
 
 
+def test_each_service_shows_the_workers_of_all(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "ASK_S", 0.05)
+    monkeypatch.setattr(neighbours, "KNOWN_S", 2.0)
+
+    def stations(client: Client) -> list[dict[str, Any]]:
+        return [station for device in client.devices() for station in device["stations"]]
+
+    with served(postgresql) as (server, here), served(postgresql) as (there, other):
+        with offering(there.url, "w1", slow(0.05)):
+            wait_for(lambda: [device["state"] for device in here.devices()] == ["idle"], 60)
+            [told], [known] = stations(here), stations(other)
+            assert (told["worker"], told["service"], known["service"]) == ("w1", there.service.address, "")
+            assert there.service.address.endswith(there.url.rpartition(":")[2])
+            job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=1000)
+            busy = wait_for(lambda: next((found for found in stations(here) if found["job"]), None), 60)
+            assert (busy["state"], busy["job"]) == ("busy", job["id"])
+            assert here.job(job["id"])["model"] == busy["model"]
+            here.cancel(job["id"])
+            with offering(server.url, "w1"):  # it comes over
+                wait_for(lambda: [station["service"] for station in stations(here)] == [""], 60)
+        wait_for(lambda: not stations(here) and not stations(other), 60)
+
+
+def test_a_worker_that_ends_while_it_is_registered_leaves_at_once(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service shows a worker before the worker has its answer."""
+    with served(postgresql) as (server, here):
+        add_device = server.service.store.add_device
+        is_shown, may_answer = threading.Event(), threading.Event()
+
+        def slowly(device: Any) -> None:
+            is_shown.set()
+            assert may_answer.wait(30)
+            add_device(device)
+
+        monkeypatch.setattr(server.service.store, "add_device", slowly)
+        offer = Offer(invented_worker(server.url), DEVICE, FakeWorker(invented_time), lambda _: None)
+        thread = threading.Thread(target=offer.serve, daemon=True)
+        thread.start()
+        assert is_shown.wait(30)
+        offer.close()
+        may_answer.set()
+        thread.join(ENDS_IN_S)
+        assert [station for device in here.devices() for station in device["stations"]] == []
+
+
+def test_a_notice_of_stations_is_never_too_long() -> None:
+    device = replace(DEVICE, slug="x" * 64)
+    fleet = Fleet(lambda: None, lambda *_: no_answer(), lambda *_: no_answer())
+    sent: list[str] = []
+    notices: Any = SimpleNamespace(send=sent.append)
+    for number in range(20):
+        name = f"{number:03d}".ljust(MAX_WORKER_NAME, "w")
+        asyncio.run(fleet.greet(name, secrets.token_hex(16), replace(device, selector="9" * 20), ""))
+    for station in fleet.stations():
+        station.trouble = "\u00df" * 500
+    Neighbours(notices, Feed(), fleet, {}, "https://" + "x" * 500)._send_stations()
+    assert sum(notice.count('"worker"') for notice in sent) == 20
+    assert max(len(notice) for notice in sent) <= MAX_BYTES
+
+
+async def no_answer() -> Any:
+    return ""
+
+
 def test_a_job_is_cancelled_wherever_it_is_searched(postgresql: str) -> None:
     with served(postgresql) as (_, here), served(postgresql) as (there, _client):
         with offering(there.url, work=slow(0.05)) as worker:
@@ -248,6 +352,48 @@ def test_what_another_service_has_taken_is_given_to_nobody(postgresql: str, monk
             assert worker.turn(wait_s=1.0) is None
             wait_for(lambda: store.in_flight() == [] and not server.service.searches)
             assert states(other, job["id"]) == ["running"]
+
+
+def test_a_worker_that_is_forgotten_at_one_service_is_lost_at_the_others(postgresql: str) -> None:
+    with served(postgresql) as (here, _), served(postgresql) as (there, client):
+        worker = HandMade(there.url)
+        with pytest.raises(RefusedError, match="already enrolled"):
+            HandMade(here.url, secret=secret_of("another"))
+        with Client(here.url) as at_here:
+            at_here.forget_worker("w1")
+        wait_for(lambda: [device["stations"] for device in client.devices()] == [[]])
+        HandMade(there.url, secret=secret_of("another"))
+        with pytest.raises(RefusedError):
+            worker.turn(wait_s=0)
+
+
+def test_what_one_service_has_learned_is_read_by_the_others(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(postgresql) as (here, _), served(postgresql) as (there, client):
+        wait_for(lambda: here.service.lookups._renewals)  # when it begins to listen
+        before = here.service.lookups._renewals
+        with offering(there.url):
+            job = client.submit(DEVICE.slug, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
+            ended(client, job["id"])
+            wait_for(lambda: here.service.lookups._renewals > before)
+
+
+@pytest.mark.parametrize(
+    "notice",
+    [
+        "", "x", "[]", "5", "null", "{}", '{"from":"x","job":Infinity}', '{"from":"x","job":NaN}',
+        '{"from":"x","job":-1}', '{"from":{},"job":[]}', '{"from":"x","job":1,"event":{}}', "[" * 7900,
+        '{"from":"x","job":%s}' % ("9" * 7000), "\ud800",
+    ],
+)  # fmt: skip
+def test_a_notice_of_anybody_harms_nothing(notice: str) -> None:
+    class Silent(Notices):
+        def __init__(self) -> None: ...
+
+        def send(self, notice: str) -> bool:
+            return bool(notice)
+
+    fleet = Fleet(lambda: None, lambda *_: no_answer(), lambda *_: no_answer())
+    Neighbours(Silent(), Feed(), fleet, {}, "here").hear(notice)
 
 
 class Processes:
@@ -316,6 +462,18 @@ def test_a_database_that_restarts_is_waited_for_by_all(postgresql_server: Databa
             found = wait_for(lambda: (seen := here.job(job["id"]))["state"] == "done" and seen, 60)
         assert found["problems"][0]["attempts"] == 1
         assert there.service.store.quarantined() == []
+
+
+def test_a_device_may_have_a_long_name(stores: tuple[Store, Store]) -> None:
+    slug, model = "long-" * 12 + "name", "0123456789abcdef"
+    one = stores[0]
+    job_id = one.jobs.add(dataclasses.replace(NEW, device=slug))
+    found = one.jobs.take(slug, "w1", model)
+    assert found is not None
+    one.jobs.requeue(found[1], 0.0, "")
+    again = one.jobs.take(slug, "w1", model, begins=False)
+    assert again is not None and again[1].id == found[1].id
+    assert one.jobs.cancel(job_id)
 
 
 def test_the_queue_is_made_once(stores: tuple[Store, Store]) -> None:

@@ -223,6 +223,8 @@ class Offer:
         if not isinstance(answer, dict) or "id" not in answer:
             raise self._connection.not_a_service()
         self._id, self._was_accepted = str(answer["id"]), True
+        if self._closing.is_set():
+            self._leave()  # `close` could not: it did not have the id yet
         if finished:
             self._current, self._delivered = None, finished
         self._told = ""

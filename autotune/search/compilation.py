@@ -90,6 +90,8 @@ class Progress:
     failed_sources: int
     """Failures among the sources built now."""
     spilling_sources: int
+    queued_sources: int = 0
+    """Sources that a farm has yet to build."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,14 +124,13 @@ def compile_space(
     """
     started = time.monotonic()
     task = Task(device, problem)
-    family = task.family
-    names = [family.algorithm(name).name for name in extent.algorithms] or [a.name for a in family.algorithms]
     reports = []
     with BuilderPool(extent.jobs or usable_cores(), command) as pool, closing(_Ledger(store, task)) as ledger:
-        for name in dict.fromkeys(names):
+        for name in chosen_algorithms(task, extent):
             if should_stop():
                 break
-            reports.append(_Compilation(task, name, pool, ledger).run(extent, listener, should_stop))
+            compilation = _Compilation(Tally(task, name, ledger.builds), pool, ledger)
+            reports.append(compilation.run(extent, listener, should_stop))
     return Report(
         device=device,
         problem=problem,
@@ -139,84 +140,79 @@ def compile_space(
     )
 
 
-class _Compilation:
-    """Compilation of one algorithm: the configurations seen, and the sources being built for them."""
+def chosen_algorithms(task: Task, extent: Extent) -> list[str]:
+    """Return the names of the algorithms to build, each once. Raises ConfigurationError for an unknown one."""
+    family = task.family
+    names = [family.algorithm(name).name for name in extent.algorithms] or [a.name for a in family.algorithms]
+    return list(dict.fromkeys(names))
 
-    def __init__(self, task: Task, algorithm: str, pool: BuilderPool, ledger: "_Ledger") -> None:
-        self._task = task
-        self._algorithm = algorithm
-        self._pool = pool
-        self._ledger = ledger
-        self._space = task.space([algorithm], may_be_empty=True)
+
+class Tally:
+    """What becomes of the configurations of one algorithm that were seen so far."""
+
+    def __init__(self, task: Task, algorithm: str, builds: Mapping[str, Build]) -> None:
+        """`builds` are those known, by source hash; the caller adds to them."""
+        self.task = task
+        self.algorithm = algorithm
+        self.space = task.space([algorithm], may_be_empty=True)
+        self.waiting: Counter[str] = Counter()
+        """Configurations by the hash of a source whose build is not known yet."""
+        self._builds = builds
         self._seen: Counter[tuple[str, int]] = Counter()
         """Number of configurations by source hash and work-items of their work-group."""
-        self._pending: dict[Future[Build], Configuration] = {}
         self._hashes: set[str] = set()
-        self._news: list[Build] = []
+        self._new = self._failed = self._spilling = 0
 
-    def run(
-        self, extent: Extent, listener: Callable[[Progress], None], should_stop: Callable[[], bool]
-    ) -> AlgorithmReport:
-        drawn = _draw(len(self._space), extent)
+    @property
+    def seen(self) -> int:
+        """Number of configurations seen."""
+        return self._seen.total()
 
-        def tell(seen: int) -> None:
-            listener(self._progress(len(drawn), seen))
-
-        tell(0)
-        for number, configuration in enumerate(self._space.configurations(drawn), 1):
-            if should_stop():
-                break
-            self._consider(configuration)
-            is_full = len(self._pending) >= 2 * self._pool.size
-            if is_full:
-                self._collect(wait(self._pending, return_when=FIRST_COMPLETED).done)
-            if is_full or number % TELL_EVERY == 0:
-                tell(number)
-        self._collect(wait(self._pending).done)
-        tell(self._seen.total())
-        return self._report()
-
-    def _consider(self, configuration: Configuration) -> None:
-        source_hash = self._task.hash_of(configuration)
-        self._seen[source_hash, work_items_of_group(self._task.plan(configuration))] += 1
-        if source_hash in self._hashes:
-            return
+    def see(self, configuration: Configuration) -> str | None:
+        """Count a configuration; return the hash of its source if neither source nor build has been seen before."""
+        source_hash = self.task.hash_of(configuration)
+        self._seen[source_hash, work_items_of_group(self.task.plan(configuration))] += 1
+        is_new = source_hash not in self._hashes
         self._hashes.add(source_hash)
-        if source_hash not in self._ledger.builds:
-            self._pending[self._pool.submit(self._task.build_job(configuration))] = configuration
+        if source_hash in self._builds:
+            return None
+        self.waiting[source_hash] += 1
+        return source_hash if is_new else None
 
-    def _collect(self, done: Iterable[Future[Build]]) -> None:
-        for future in done:
-            configuration, build = self._pending.pop(future), future.result()
-            self._news.append(build)
-            self._ledger.add(build, configuration)
+    def add(self, build: Build) -> None:
+        """Count a build that has ended now."""
+        del self.waiting[build.source_hash]
+        self._new += 1
+        self._failed += build.state is not BuildState.BUILT
+        self._spilling += spills(build, self.task.device.limits)
 
-    def _progress(self, total: int, seen: int) -> Progress:
+    def progress(self, total: int, seen: int) -> Progress:
         return Progress(
-            problem=self._task.problem,
-            algorithm=self._algorithm,
+            problem=self.task.problem,
+            algorithm=self.algorithm,
             configurations=total,
             seen=seen,
-            known_sources=len(self._hashes) - len(self._pending) - len(self._news),
-            built_sources=len(self._news),
-            failed_sources=sum(build.state is not BuildState.BUILT for build in self._news),
-            spilling_sources=sum(spills(build, self._task.device.limits) for build in self._news),
+            known_sources=len(self._hashes) - len(self.waiting) - self._new,
+            built_sources=self._new,
+            failed_sources=self._failed,
+            spilling_sources=self._spilling,
         )
 
-    def _report(self) -> AlgorithmReport:
-        limits, builds = self._task.device.limits, self._ledger.builds
-        counted = [(builds[source_hash], items, n) for (source_hash, items), n in self._seen.items()]
+    def report(self) -> AlgorithmReport:
+        limits, builds = self.task.device.limits, self._builds
+        counted = [(builds[source], items, n) for (source, items), n in self._seen.items() if source in builds]
+        sources = [builds[source] for source in self._hashes if source in builds]
         spilling = [(build, n) for build, _, n in counted if spills(build, limits)]
-        built = [builds[h] for h in self._hashes if builds[h].state is BuildState.BUILT]
+        built = [build for build in sources if build.state is BuildState.BUILT]
         private_memory: Counter[int] = Counter()
         for build, n in spilling:
             private_memory[1 << (build.private_memory_bytes - 1).bit_length()] += n
         return AlgorithmReport(
-            algorithm=self._algorithm,
-            space=len(self._space),
-            configurations=self._seen.total(),
-            sources=len(self._hashes),
-            new_sources=len(self._news),
+            algorithm=self.algorithm,
+            space=len(self.space),
+            configurations=sum(n for _, _, n in counted),
+            sources=len(sources),
+            new_sources=self._new,
             states={s: sum(n for build, _, n in counted if build.state is s) for s in BuildState},
             spilling=sum(n for _, n in spilling),
             limited=sum(n for build, items, n in counted if is_limited(build, items)),
@@ -227,7 +223,47 @@ class _Compilation:
         )
 
 
-def _draw(size: int, extent: Extent) -> Sequence[int]:
+class _Compilation:
+    """Compilation of one algorithm on this machine: its tally, and the sources being built for it."""
+
+    def __init__(self, tally: Tally, pool: BuilderPool, ledger: "_Ledger") -> None:
+        self.tally = tally
+        self._pool = pool
+        self._ledger = ledger
+        self._pending: dict[Future[Build], Configuration] = {}
+
+    def run(
+        self, extent: Extent, listener: Callable[[Progress], None], should_stop: Callable[[], bool]
+    ) -> AlgorithmReport:
+        tally, space = self.tally, self.tally.space
+        drawn = draw(len(space), extent)
+        listener(tally.progress(len(drawn), 0))
+        for number, configuration in enumerate(space.configurations(drawn), 1):
+            if should_stop():
+                break
+            self._consider(configuration)
+            is_full = len(self._pending) >= 2 * self._pool.size
+            if is_full:
+                self._collect(wait(self._pending, return_when=FIRST_COMPLETED).done)
+            if is_full or number % TELL_EVERY == 0:
+                listener(tally.progress(len(drawn), number))
+        self._collect(wait(self._pending).done)
+        listener(tally.progress(len(drawn), tally.seen))
+        return tally.report()
+
+    def _consider(self, configuration: Configuration) -> None:
+        if self.tally.see(configuration) is not None:
+            self._pending[self._pool.submit(self.tally.task.build_job(configuration))] = configuration
+
+    def _collect(self, done: Iterable[Future[Build]]) -> None:
+        for future in done:
+            configuration, build = self._pending.pop(future), future.result()
+            self.tally.add(build)
+            self._ledger.add(build, configuration)
+
+
+def draw(size: int, extent: Extent) -> Sequence[int]:
+    """Return the rows of a space of this size that are looked at."""
     if extent.sample is None or extent.sample >= size:
         return range(size)
     return sorted(random.Random(extent.seed).sample(range(size), extent.sample))  # noqa: S311 - no secret

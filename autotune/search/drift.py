@@ -54,6 +54,11 @@ class Drift:
         """Whether the sentinel saw a change that another run has to confirm."""
         return self._suspected is not None
 
+    def ratio(self, run: Trial) -> float | None:
+        """Return the time of a run as a multiple of that at the device's first trial; None for a new sentinel."""
+        reference = self._references.get(run.configuration)
+        return None if reference is None else _pace(run) / reference
+
     def corrected(self, trial: Trial) -> Trial:
         """Return a trial of the search as it would have been at the start, as far as is known now."""
         if trial.state is not TrialState.COMPLETE:
@@ -110,7 +115,8 @@ class Drift:
     def _judged(self, run: Trial) -> float | None:
         """Return the new slowdown; None if it is unchanged, or if a change still has to be confirmed."""
         noise = max(NOISE, _spread(run))
-        seen = _pace(run) / self._references[run.configuration]
+        seen = self.ratio(run)
+        assert seen is not None
         if self._suspected is not None:
             seen = min(seen, self._suspected, key=lambda s: _change(s, self.slowdown))
         if _change(seen, self.slowdown) <= noise:

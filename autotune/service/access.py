@@ -44,6 +44,8 @@ from autotune.errors import UsageError
 LEAST_TOKEN = 16
 MAX_TOKEN = 512
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+CHECK_PATH = "/api/jobs/check"
+"""A POST that changes nothing: what a job would do."""
 WHO = "autotune.who"
 """ASGI scope key: the role of the request's token, for the log."""
 
@@ -109,7 +111,7 @@ _MEANING = {
 
 def role_needed(path: str, method: str) -> Role:
     """Return the role that a request requires."""
-    if method in SAFE_METHODS:
+    if method in SAFE_METHODS or path == CHECK_PATH:
         return Role.READER
     if path == "/api/workers" or path.startswith("/api/workers/"):
         return Role.ADMIN if method == "DELETE" else Role.WORKER

@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit
 from autotune.codec import MAX_BYTES, visible
 from autotune.errors import UsageError
 from autotune.service.access import (
+    CHECK_PATH,
     SAFE_METHODS,
     WHO,
     Access,
@@ -241,7 +242,8 @@ def _isolate(message: Message) -> None:
 
 def _log(scope: Scope, status: int) -> None:
     """Log each request that changed something, except turns of workers, which come many times a second."""
-    if scope["method"] in SAFE_METHODS or status >= HTTPStatus.BAD_REQUEST or scope["path"].endswith("/turn"):
+    is_silent = scope["method"] in SAFE_METHODS or scope["path"] == CHECK_PATH or scope["path"].endswith("/turn")
+    if is_silent or status >= HTTPStatus.BAD_REQUEST:
         return
     what = scope.get(WHAT, "")
     told = f": {visible(what)}" if what else ""

@@ -21,10 +21,10 @@ from autotune.model.device import Device
 from autotune.model.events import Event
 from autotune.remote.wire import code_version, read_job, read_trial
 from autotune.service.events import Feed
-from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Station
+from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Station, in_fair_order, open_to
 from autotune.service.lookups import Lookups
 from autotune.service.membership import Membership
-from autotune.service.neighbours import Neighbours
+from autotune.service.neighbours import Neighbours, Stations, station_views
 from autotune.service.searches import MOST_DEATHS, Processes, Search
 from autotune.store import Holder, Store
 from autotune.store.jobs import JobState
@@ -47,6 +47,7 @@ END_S = 8.0
 HURRY_S = 1.0
 """How long it waits after that, with waits for the database cut short. Workers resend results that were not stored."""
 END_LOOK_S = 0.05
+RELEASED = "its name was released by autotune workers forget"
 
 
 class Service:
@@ -61,6 +62,8 @@ class Service:
         self._on_superseded = on_superseded
         self._standing: Claim | Membership[dict[int, Search]] | None = None
         self._neighbours: Neighbours | None = None
+        self.address = ""
+        """Where workers reach it, as other services show it."""
         self.feed = Feed()
         self.fleet = Fleet(self.wake, self.take_late, self._settle, self._may_launch)
         self.lookups = Lookups(store)
@@ -101,7 +104,8 @@ class Service:
         await self._refresh_lookups()
         keeping = [self._keep_dispatching(), self._keep_refreshing()]
         if self.store.is_shared:
-            self._neighbours = Neighbours(self.store.notices(), self.feed, self._latest)
+            notices, renew = self.store.notices(), self.lookups.renew_predictors
+            self._neighbours = Neighbours(notices, self.feed, self.fleet, self.searches, self.address, renew)
             self._neighbours.open(self._call_soon, self._hear_queue)
             keeping.append(self._neighbours.keep_asking())
         self._tasks = [asyncio.create_task(work) for work in keeping]
@@ -111,11 +115,6 @@ class Service:
         self.wake()
         if ABORT in notice and isinstance(self._standing, Membership):
             self._standing.beat_soon()
-
-    def _latest(self, job_id: int) -> list[str]:
-        """Return the newest event of each name of the searches of a job."""
-        searches = [search for search in self.searches.values() if search.job.id == job_id]
-        return [text for search in searches for text in search.latest()]
 
     def begin_stop(self) -> None:
         """End the searches, and release waiting workers and readers."""
@@ -172,9 +171,15 @@ class Service:
         if self._loop is not None:
             self._loop.call_later(CANCEL_PATIENCE_S, self.wake)
 
-    def search_on(self, station: Station) -> Search | None:
-        """Return the search that a station works on, as its own or as a helper."""
-        return next((search for search in self.searches.values() if station in search.stations()), None)
+    def stations(self) -> Stations:
+        """Return all stations, those of other services that share the database included."""
+        own = station_views(self.fleet, self.searches)
+        return self._neighbours.with_others(own) if self._neighbours else own
+
+    @property
+    def search_pids(self) -> list[int]:
+        """Ids of the search processes."""
+        return self._processes.pids
 
     def _hurry(self, search: Search) -> None:
         for station in search.stations():
@@ -200,14 +205,22 @@ class Service:
         return ""
 
     async def _settle(self, slug: str, holder: Holder) -> None:
-        await asyncio.to_thread(self.store.settle_trials, slug, holder, self._processes.pids)
+        await asyncio.to_thread(self.store.settle_trials, slug, holder, self.search_pids)
 
     async def forget_worker(self, name: str) -> bool:
         """Allow the name to be enrolled again with another secret. Returns whether it was known. Raises StoreError."""
         for station in self.fleet.stations():
             if station.name == name:
-                self.fleet.lose(station, "its name was released by autotune workers forget")
+                self.fleet.lose(station, RELEASED)
         return await asyncio.to_thread(self.store.workers.forget, name)
+
+    async def _lose_forgotten(self) -> None:
+        """Lose the workers that were forgotten at another service."""
+        stations = self.fleet.stations()  # before the database is read: others may enrol meanwhile
+        enrolled = await asyncio.to_thread(self.store.workers.enrolled)
+        for station in stations:
+            if station.rank not in enrolled:
+                self.fleet.lose(station, RELEASED)
 
     async def _keep_dispatching(self) -> None:
         while not self.is_stopping:  # a cancellation at the very end of a wait is lost
@@ -224,6 +237,8 @@ class Service:
             began = time.monotonic()
             await self._guarded(self._refresh_lookups)
             took_s = time.monotonic() - began
+            if self.store.is_shared:
+                await self._guarded(self._lose_forgotten)
 
     def _may_launch(self) -> bool:
         return self._standing is None or self._standing.is_fresh
@@ -280,15 +295,11 @@ class Service:
         for station in in_fair_order(free, Counter(s.station.device.slug for s in self.searches.values())):
             if len(self.searches) >= MAX_SEARCHES or self.is_stopping:
                 break
-            open_to = _open_to(station, leaders)
-            if (
-                waiting & open_to
-                and station.state == "idle"
-                and not await self._engage(station, begins=len(open_to) > 1)
-            ):
-                waiting -= open_to
+            its = open_to(station, leaders)
+            if waiting & its and station.state == "idle" and not await self._engage(station, begins=len(its) > 1):
+                waiting -= its
         self._send_to_help([station for station in free if station.state == "idle"])
-        self._recall_helpers(waiting.difference(*(_open_to(station, leaders) for station in free)), leaders)
+        self._recall_helpers(waiting.difference(*(open_to(station, leaders) for station in free)), leaders)
 
     def _send_to_help(self, stations: Sequence[Station]) -> None:
         """Send each station to the search of an equal device that has the fewest helpers."""
@@ -305,7 +316,7 @@ class Service:
     def _recall_helpers(self, waiting: set[tuple[str, str]], leaders: dict[str, str]) -> None:
         """Recall one helper for each device model with waiting work: that is more useful than helping."""
         for kind in waiting if len(self.searches) < MAX_SEARCHES else ():
-            of_kind = [search for search in self.searches.values() if kind in _open_to(search.station, leaders)]
+            of_kind = [search for search in self.searches.values() if kind in open_to(search.station, leaders)]
             if of_kind:
                 max(of_kind, key=lambda search: len(search.helpers)).recall_one()
 
@@ -359,6 +370,8 @@ class Service:
         self._is_in_doubt |= search.is_superseded
         if has_learned:
             self.lookups.renew_predictors()
+            if self._neighbours is not None:
+                self._neighbours.tell_learned()
         for station in search.stations():  # also helpers that joined as it ended
             self.fleet.release(station)
         self.feed.tell(search.job.id)
@@ -377,19 +390,3 @@ class Service:
     def _forget(self, search: Search) -> None:
         if self.searches.get(search.problem.id) is search:
             del self.searches[search.problem.id]
-
-
-def _open_to(station: Station, leaders: dict[str, str]) -> set[tuple[str, str]]:
-    """Return slug and model of the jobs that a station may take: not those begun with another driver or limits."""
-    slug, model = station.device.slug, station.model_digest
-    return {(slug, model), (slug, "")} if leaders.get(slug, model) == model else {(slug, model)}
-
-
-def in_fair_order(stations: Sequence[Station], searches: Counter[str]) -> list[Station]:
-    """Sort stations by the number of searches on their device, fewest first; those without a search then help."""
-    count = searches.copy()
-    ranked = []
-    for number, station in enumerate(stations):
-        ranked.append((count[station.device.slug], number, station))
-        count[station.device.slug] += 1
-    return [station for _, _, station in sorted(ranked, key=lambda entry: entry[:2])]

@@ -1,17 +1,16 @@
 """Routes for what is known of a device beside its winners: networks, failures with the quarantine, hours of work."""
 
-from collections.abc import Mapping
+from collections import defaultdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
+from autotune.export.gains import Network, tuned_networks
 from autotune.kernels import find_family
-from autotune.kernels.presets import DEFAULT_PRESET, PRESETS, preset
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
-from autotune.model.trial import Request as Wanted
-from autotune.model.trial import Winner
+from autotune.search.drift import SENTINEL, Drift
 from autotune.service.admission import WHAT
 from autotune.service.core import Service
 from autotune.service.forms import AllowForm
@@ -21,34 +20,13 @@ from autotune.store import Hour, Store
 
 MAX_QUARANTINED = 500
 MAX_HOURS = 24 * 31
-
-
-class LayerView(BaseModel):
-    """One product of a network. Times of one call in nanoseconds, null where it is not tuned."""
-
-    shape: str
-    label: str
-    calls: int
-    flops: int
-    default_ns: float | None
-    time_ns: float | None
-
-
-class NetworkView(BaseModel):
-    """The products of a network on a device. Totals are over all calls of the tuned ones, nanoseconds."""
-
-    name: str
-    meaning: str
-    tuned: int = Field(description="number of layers with a winner")
-    default_ns: float
-    time_ns: float
-    layers: list[LayerView]
+MAX_SPEED_CHECKS = 1000
 
 
 class NetworkList(BaseModel):
     """The networks of which the device has tuned at least one product."""
 
-    networks: list[NetworkView]
+    networks: list[Network]
 
 
 class QuarantinedView(BaseModel):
@@ -82,6 +60,7 @@ class DriverTimes(BaseModel):
     """The least times of one problem under several drivers, nanoseconds, in the order of `drivers`."""
 
     shape: str
+    flops: int
     times_ns: list[float | None]
 
 
@@ -90,6 +69,23 @@ class DriverAnswer(BaseModel):
 
     drivers: list[str] = Field(description="in the order in which they were used first")
     problems: list[DriverTimes]
+
+
+class SpeedCheck(BaseModel):
+    """A repeated measurement that shows whether the device keeps its speed: the sentinel of a search."""
+
+    measured_at: str
+    family: str
+    shape: str
+    ratio: float = Field(description="its time as a multiple of that at the first trial of the search, noise included")
+    slowdown: float = Field(description="by what the search corrects times from then on, once a change is confirmed")
+    is_change: bool = Field(description="whether it confirmed a change")
+
+
+class SpeedAnswer(BaseModel):
+    """The last checks of the speed, oldest first."""
+
+    checks: list[SpeedCheck]
 
 
 class HourList(BaseModel):
@@ -106,7 +102,7 @@ def device_routes(service: Service, pools: Pools) -> APIRouter:
     @routes.get("/networks")
     async def list_networks(slug: Slug) -> NetworkList:
         """List the networks that are tuned at least in part, with total times without and with tuning."""
-        return await heavy(_networks, store, slug)
+        return NetworkList(networks=await heavy(lambda: tuned_networks(store.best(slug))))
 
     @routes.get("/failures")
     async def get_failures(slug: Slug) -> FailuresAnswer:
@@ -132,33 +128,34 @@ def device_routes(service: Service, pools: Pools) -> APIRouter:
         """List the hours in which the device measured: trials, failures, temperature and clock."""
         return HourList(hours=await heavy(store.hours, slug, limit))
 
+    @routes.get("/speed")
+    async def list_speed_checks(slug: Slug) -> SpeedAnswer:
+        """List the repeated measurements that show drift: whether the device became slower or faster in a search."""
+        return SpeedAnswer(checks=await heavy(_speed_checks, store, slug))
+
     return routes
 
 
-def _networks(store: Store, slug: str) -> NetworkList:
-    winners = {winner.problem: winner for winner in store.best(slug)}
-    found = [_network(name, preset(name), winners) for name in PRESETS if name != DEFAULT_PRESET]
-    return NetworkList(networks=[network for network in found if network.tuned])
-
-
-def _network(name: str, requests: list[Wanted], winners: Mapping[Problem, Winner]) -> NetworkView:
-    layers = []
-    for request in requests:
-        winner = winners.get(request.problem)
-        layers.append(
-            LayerView(
-                shape=request.problem.label, label=request.label, calls=request.calls, flops=request.problem.flops,
-                default_ns=winner.default_ns if winner else None, time_ns=winner.time_ns if winner else None,
-            )
-        )  # fmt: skip
-    return NetworkView(
-        name=name,
-        meaning=PRESETS[name].meaning,
-        tuned=sum(layer.time_ns is not None for layer in layers),
-        default_ns=sum(layer.calls * (layer.default_ns or 0) for layer in layers),
-        time_ns=sum(layer.calls * (layer.time_ns or 0) for layer in layers),
-        layers=layers,
-    )
+def _speed_checks(store: Store, slug: str) -> list[SpeedCheck]:
+    """Repeat what each search has concluded from its sentinel."""
+    searches: defaultdict[tuple[Problem, str], Drift] = defaultdict(Drift)
+    checks = []
+    for stored in store.speed_checks(slug, MAX_SPEED_CHECKS):
+        drift, run = searches[stored.problem, stored.provenance.driver], stored.trial
+        if stored.purpose != SENTINEL:
+            drift.corrected(run)
+            continue
+        ratio, before = drift.ratio(run), drift.slowdown
+        drift.observe(run)
+        if ratio is not None:
+            checks.append(
+                SpeedCheck(
+                    measured_at=stored.provenance.measured_at, family=stored.problem.family,
+                    shape=stored.problem.label, ratio=ratio, slowdown=drift.slowdown,
+                    is_change=drift.slowdown != before,
+                )
+            )  # fmt: skip
+    return checks
 
 
 def _drivers(store: Store, slug: str, family: str) -> DriverAnswer:
@@ -170,7 +167,7 @@ def _drivers(store: Store, slug: str, family: str) -> DriverAnswer:
     return DriverAnswer(
         drivers=list(drivers),
         problems=[
-            DriverTimes(shape=problem.label, times_ns=[times.get(driver) for driver in drivers])
+            DriverTimes(shape=problem.label, flops=problem.flops, times_ns=[times.get(driver) for driver in drivers])
             for problem, times in found.items()
             if len(times) > 1
         ],

@@ -12,7 +12,8 @@ import asyncio
 import hmac
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -170,7 +171,7 @@ class Fleet:
         """Return the station of a device that a worker offers, new or known. The worker's secret has been checked.
 
         Raises NameTakenError when another live process has its name and its secret, as in a copied image; WorkerError
-        when there are too many stations.
+        when there are too many stations; Stopping when the service ends.
         """
         while (known := self._same_offer(name, device)) is not None:
             if known.session == session:
@@ -207,6 +208,8 @@ class Fleet:
         """Return whether the process of a station polls once more. A turn in which it waits is ended at once."""
         turns, end = station.turns, time.monotonic() + DOUBT_S
         while not station.is_lost and station.turns == turns and time.monotonic() < end:
+            if self._is_stopped:
+                raise Stopping
             station.turn.set()
             await asyncio.sleep(min(0.1, DOUBT_S))
         return not station.is_lost and station.turns != turns
@@ -354,3 +357,19 @@ class Fleet:
 def plain_assignment(assignment: Assignment) -> dict[str, Any]:
     """Return an assignment in the form that workers read."""
     return {"id": assignment.id, "job": plain_job(assignment.job)}
+
+
+def open_to(station: Station, leaders: dict[str, str]) -> set[tuple[str, str]]:
+    """Return slug and model of the jobs that a station may take: not those begun with another driver or limits."""
+    slug, model = station.device.slug, station.model_digest
+    return {(slug, model), (slug, "")} if leaders.get(slug, model) == model else {(slug, model)}
+
+
+def in_fair_order(stations: Sequence[Station], searches: Counter[str]) -> list[Station]:
+    """Sort stations by the number of searches on their device, fewest first; those without a search then help."""
+    count = searches.copy()
+    ranked = []
+    for number, station in enumerate(stations):
+        ranked.append((count[station.device.slug], number, station))
+        count[station.device.slug] += 1
+    return [station for _, _, station in sorted(ranked, key=lambda entry: entry[:2])]

@@ -46,6 +46,22 @@ class JobForm(_Form):
     )
 
 
+class LineFault(BaseModel):
+    """A line of `shapes` that cannot be tuned."""
+
+    line: int = Field(description="from 1, blank lines included")
+    message: str
+
+
+class CheckAnswer(BaseModel):
+    """What a job would do, if it were submitted."""
+
+    faults: list[LineFault]
+    sizes: int = Field(description="number of problems, without those of faulty lines")
+    left_out: list[str] = Field(description="shapes of presets that the device cannot hold")
+    seconds: float | None = Field(description="estimated device time; null before the device has ended a job")
+
+
 class AllowForm(_Form):
     """A configuration to take out of quarantine."""
 
@@ -131,6 +147,7 @@ class JobView(BaseModel):
     id: int
     kind: JobKind = Field(description="tune; or verify, for an uploaded table")
     device: str
+    model: str = Field(description="that of the device that began the job, as of a worker; empty before")
     state: JobState
     trials: int | None
     seconds: float | None
@@ -155,6 +172,7 @@ class StationView(BaseModel):
 
     worker: str
     selector: str
+    model: str = Field(description="digest of driver and limits: a job goes on only on devices with an equal one")
     state: str = Field(description="idle, busy, troubled or lost")
     since: str
     heard_s: float = Field(description="seconds since the worker was last heard from")
@@ -162,6 +180,7 @@ class StationView(BaseModel):
     trouble: str
     job: int | None
     problem: int | None
+    service: str = Field(description="the service that its worker calls; empty for the one that answers")
 
 
 class DeviceView(BaseModel):

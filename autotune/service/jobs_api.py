@@ -9,9 +9,9 @@ from autotune.service.access import Receive, Scope, Send
 from autotune.service.admission import WHAT, submitter_of
 from autotune.service.core import Service
 from autotune.service.events import Picture, Reader
-from autotune.service.forms import JobForm, JobList, JobView
+from autotune.service.forms import CheckAnswer, JobForm, JobList, JobView
 from autotune.service.pools import Pools
-from autotune.service.submission import submit
+from autotune.service.submission import check, submit
 from autotune.service.views import job_view, picture
 from autotune.store.jobs import JobLedger, JobState, TuningJob
 
@@ -74,6 +74,12 @@ def job_routes(service: Service, pools: Pools) -> APIRouter:
         service.wake()
         request.scope[WHAT] = f"job {job_id}"
         return job_view(await run(found, job_id), service, left_out)
+
+    @routes.post("/check")
+    async def check_job(form: JobForm) -> CheckAnswer:
+        """Tell what a job would do: which lines are wrong, how many problems there are, how long they may take."""
+        present = [station.device for station in service.fleet.stations()]
+        return await run(check, service.store, form, present)
 
     @routes.get("")
     async def list_jobs(

@@ -14,6 +14,8 @@ from autotune.store.shared_queue import Held
 
 BEAT_S = 3.0
 """Time between two heartbeats."""
+PAUSE_S = 0.2
+"""Least time between two heartbeats, however often there is news."""
 FRESH_SHARE = 0.8
 """Part of STALLED_S after which a service without a heartbeat gives no worker a trial: clocks may differ in speed."""
 
@@ -73,5 +75,6 @@ class Membership(Generic[_Searches]):
             self._is_due.clear()
             with contextlib.suppress(StoreError):  # tried again; until then nothing is launched
                 self.beat()
+            time.sleep(PAUSE_S)
         with contextlib.suppress(StoreError):
             self._jobs.leave()

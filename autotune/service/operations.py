@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
@@ -19,13 +21,13 @@ from autotune.service.core import Service
 from autotune.service.forms import Health
 from autotune.service.pools import Pools
 from autotune.store import Store
-from autotune.store.jobs import OPEN
 
 READY_LIMIT_S = 5.0
 """How long the database may take to answer whether it is ready."""
 READY_AGE_S = 1.0
 """How long that answer holds: anybody may ask, and as often as they like."""
-MAX_JOBS = 500
+YOUNG_TRIALS = 2000
+"""More than are stored while the transaction of a trial lasts."""
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ class Metric:
 def operation_routes(service: Service, pools: Pools, answered: Answered) -> APIRouter:
     """Return the routes /health, /ready and /metrics."""
     routes = APIRouter(tags=["operations"])
-    readiness = _Readiness(service.store)
+    readiness, totals = _Readiness(service.store), TrialTotals(service.store)
 
     @routes.get("/health")
     @routes.get("/api/health")
@@ -66,7 +68,7 @@ def operation_routes(service: Service, pools: Pools, answered: Answered) -> APIR
     @routes.get("/metrics", response_class=Response, responses={200: {"content": {TEXT.partition(";")[0]: {}}}})
     async def metrics() -> Response:
         """Return numbers in the text format of Prometheus. Needs a token for reading, where there are tokens."""
-        stored = await pools.heavy.run(lambda: list(_stored(service.store)))
+        stored = await pools.heavy.run(lambda: list(_stored(service.store, totals)))
         return Response("".join(map(str, [*_live(service, answered), *stored])), media_type=TEXT)
 
     return routes
@@ -131,8 +133,19 @@ def _live(service: Service, answered: Answered) -> Iterable[Metric]:
         values=[({"method": method, "status": status}, count) for (method, status), count in sorted(answered.items())],
     )  # fmt: skip
     yield Metric(
-        name="process_cpu_seconds_total", kind="counter", meaning="Processor time of the service.",
+        name="process_cpu_seconds_total", kind="counter",
+        meaning="Processor time of the process that answers, without those that search.",
         values=[({}, time.process_time())],
+    )  # fmt: skip
+    found = [({"number": number}, _used(pid)) for number, pid in enumerate(service.search_pids)]
+    searching = [(labels, used) for labels, used in found if used]
+    yield Metric(
+        name="autotune_search_process_cpu_seconds_total", kind="counter", meaning="Processor time of a search process.",
+        values=[(labels, cpu_s) for labels, (cpu_s, _) in searching],
+    )  # fmt: skip
+    yield Metric(
+        name="autotune_search_process_resident_memory_bytes", kind="gauge", meaning="Memory of a search process.",
+        values=[(labels, memory) for labels, (_, memory) in searching],
     )  # fmt: skip
     if (memory := _memory_bytes()) is not None:
         yield Metric(
@@ -141,35 +154,47 @@ def _live(service: Service, answered: Answered) -> Iterable[Metric]:
         )  # fmt: skip
 
 
-def _stored(store: Store) -> Iterable[Metric]:
+class TrialTotals:
+    """The number of trials in the database. Rows are only added, so that each look counts only the last of them.
+
+    Of transactions at the same time, one with lower ids may end last: the last YOUNG_TRIALS are counted again.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._settled: Counter[tuple[str, str]] = Counter()
+        self._until = 0
+        """The last id among them."""
+
+    def read(self) -> Counter[tuple[str, str]]:
+        """Return the counts by slug and state. Raises StoreError."""
+        last = self._store.last_trial()
+        if (settled := last - YOUNG_TRIALS) > self._until:
+            self._settled += self._store.count_trials(self._until, settled)
+            self._until = settled
+        return self._settled + self._store.count_trials(self._until, last)
+
+
+def _stored(store: Store, totals: TrialTotals) -> Iterable[Metric]:
     """Yield what the database knows. Raises StoreError."""
-    open_jobs = store.jobs.newest(MAX_JOBS, None, list(OPEN))
-    problems: Counter[tuple[str, str]] = Counter()
-    for job in open_jobs:
-        for state, count in job.counts.items():
-            problems[job.device, state] += count
-    quarantined = Counter((entry.device, entry.reason) for entry in store.quarantined())
-    slugs = dict.fromkeys(device.slug for device in store.devices())
-    yield Metric(
-        name="autotune_jobs_open", kind="gauge", meaning=f"Jobs that wait or run, up to {MAX_JOBS}.",
-        values=[({}, len(open_jobs))],
-    )  # fmt: skip
+    jobs, _ = store.jobs.open_counts()
+    yield Metric(name="autotune_jobs_open", kind="gauge", meaning="Jobs that wait or run.", values=[({}, jobs)])
     yield Metric(
         name="autotune_open_job_problems", kind="gauge", meaning="Problems of open jobs, by state.",
-        values=[({"device": slug, "state": state}, count) for (slug, state), count in sorted(problems.items())],
+        values=_by_device(store.jobs.open_problems(), "state"),
     )  # fmt: skip
     yield Metric(
         name="autotune_trials_total", kind="counter", meaning="Trials in the database, by how they ended.",
-        values=[
-            ({"device": slug, "state": state}, count)
-            for slug in slugs
-            for state, count in store.trial_counts(slug).by_state.items()
-        ],
+        values=_by_device(totals.read(), "state"),
     )  # fmt: skip
     yield Metric(
         name="autotune_quarantined", kind="gauge", meaning="Configurations in quarantine, by reason.",
-        values=[({"device": slug, "reason": reason}, count) for (slug, reason), count in sorted(quarantined.items())],
+        values=_by_device(store.quarantine_counts(), "reason"),
     )  # fmt: skip
+
+
+def _by_device(counts: Mapping[tuple[str, str], int], name: str) -> list[tuple[Mapping[str, object], float]]:
+    return [({"device": slug, name: word}, count) for (slug, word), count in sorted(counts.items())]
 
 
 def _labels(labels: Mapping[str, object]) -> str:
@@ -180,6 +205,15 @@ def _labels(labels: Mapping[str, object]) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _used(pid: int) -> tuple[float, int] | None:
+    """Return the processor time in seconds and the resident memory in bytes of a process; None if unknown."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended, or the system is not Linux
+        return None
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _memory_bytes() -> int | None:

@@ -12,9 +12,9 @@ from typing import Annotated
 from fastapi import APIRouter, Header, HTTPException
 from fastapi.responses import RedirectResponse, Response
 
+from autotune.paths import PAGE
 from autotune.service.manual_pages import manual_pages
 
-_FOLDER = Path(__file__).parent / "page"
 _FIRST = "index.html"
 _MEDIA = {
     ".html": "text/html; charset=utf-8",
@@ -76,9 +76,9 @@ def page_routes() -> APIRouter:
 
 def _read() -> dict[str, _File]:
     found = {}
-    for path in sorted(_FOLDER.rglob("*")):
+    for path in sorted(PAGE.rglob("*")):
         if path.is_file():
-            found[path.relative_to(_FOLDER).as_posix()] = _file(path.read_bytes(), path.suffix)
+            found[path.relative_to(PAGE).as_posix()] = _file(path.read_bytes(), path.suffix)
     return found
 
 

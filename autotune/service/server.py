@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import platform
 import signal
 import socket
 import sys
@@ -91,6 +92,7 @@ class Server(uvicorn.Server):
         """Raises UsageError when required tokens are missing."""
         self.service = Service(store, lambda: self.handle_exit(signal.SIGTERM, None), place.processes)
         self.url = ""
+        self._public_url = place.public_url
         self._tell = tell
         connections = Connections(most_connections())
         super().__init__(
@@ -116,6 +118,7 @@ class Server(uvicorn.Server):
         Raises StoreError when another service works on the database.
         """
         listening = sockets if sockets is not None else [self._listening()]
+        self.service.address = self._public_url or f"{platform.node()}:{listening[0].getsockname()[1]}"
         with self.service.claimed():
             super().run(listening)
 

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.device.discovery import select
-from autotune.errors import DeviceSelectionError, ServiceError, UsageError
+from autotune.errors import DeviceSelectionError, ProblemError, ServiceError, UsageError
 from autotune.kernels import find_family
-from autotune.kernels.presets import fitting, parse_shapes, preset
+from autotune.kernels.presets import fitting, parse_lines, parse_shapes, preset
 from autotune.lookup.json_table import plain_entry, read_contents
 from autotune.model.device import Device
 from autotune.model.trial import Request, Winner
-from autotune.service.forms import MAX_SHAPES, JobForm, UploadAnswer
+from autotune.service.forms import MAX_SHAPES, CheckAnswer, JobForm, LineFault, UploadAnswer
 from autotune.store import Store
 from autotune.store.jobs import JobKind, NewJob
 
@@ -46,18 +46,56 @@ def submit(store: Store, form: JobForm, present: Sequence[Device], submitter: st
     if len(kept) > MAX_SHAPES:
         raise UsageError(f"a job has at most {MAX_SHAPES} shapes", hint="split it into several jobs")
     _check_room(store, {device.slug: len(kept)}, submitter)
-    has_limit = form.trials is not None or form.seconds is not None
+    trials, seconds = _limits(form)
     job = NewJob(
         kind=JobKind.TUNE,
         device=device.slug,
         requests=tuple(kept),
-        trials=form.trials if has_limit else DEFAULT_TRIALS,
-        seconds=form.seconds,
+        trials=trials,
+        seconds=seconds,
         algorithms=tuple(dict.fromkeys(form.algorithms)),
         seed=form.seed,
         submitter=submitter,
     )
     return store.jobs.add(job), left_out
+
+
+def check(store: Store, form: JobForm, present: Sequence[Device]) -> CheckAnswer:
+    """Tell what `submit` would queue, without queueing it, and what is wrong with each line of the shapes.
+
+    Raises DeviceSelectionError, UsageError.
+    """
+    device = chosen_device(form.device, [*store.devices(), *present])
+    faults: list[LineFault] = []
+    own: list[Request] = []
+    for line, found in parse_lines(form.shapes, find_family(form.family).problem_type):
+        if fault := _fault(found, device):
+            faults.append(LineFault(line=line, message=str(fault)))
+        elif isinstance(found, Request):
+            own.append(found)
+    kept, left_out = fitting(own, [request for name in form.presets for request in preset(name)], device.limits)
+    trials, seconds = _limits(form)
+    pace_s = store.jobs.pace_s(device.slug)
+    estimates = [len(kept) * trials * pace_s if trials and pace_s else None, seconds]
+    return CheckAnswer(
+        faults=faults, sizes=len(kept), left_out=left_out, seconds=min((s for s in estimates if s), default=None)
+    )
+
+
+def _fault(found: Request | UsageError, device: Device) -> UsageError | None:
+    """Return why a line cannot be tuned on a device."""
+    if isinstance(found, UsageError):
+        return found
+    try:
+        found.problem.check_device(device.limits)
+    except ProblemError as error:
+        return error
+    return None
+
+
+def _limits(form: JobForm) -> tuple[int | None, float | None]:
+    """Return the trials for each problem and the seconds for all; without either, the default number of trials."""
+    return (DEFAULT_TRIALS if form.trials is form.seconds is None else form.trials), form.seconds
 
 
 def chosen_device(selector: str, devices: Iterable[Device]) -> Device:

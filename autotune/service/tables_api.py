@@ -10,11 +10,10 @@ from fastapi.responses import Response
 from autotune.codec import visible
 from autotune.errors import TableError
 from autotune.export import export_table
+from autotune.export.contents import entry_with_sizes
 from autotune.export.formats import FORMATS
 from autotune.kernels import DEFAULT_FAMILY, family_names, find_family
 from autotune.kernels.presets import PRESETS, preset
-from autotune.lookup.json_table import plain_entry
-from autotune.model.trial import Winner
 from autotune.service.admission import WHAT, submitter_of
 from autotune.service.core import Service
 from autotune.service.forms import (
@@ -76,7 +75,7 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
         """List the winners of a device."""
         find_family(family)
         winners = await heavy(store.best, slug, family)
-        return WinnerList(device=slug, entries=[_entry_view(winner) for winner in winners])
+        return WinnerList(device=slug, entries=[entry_with_sizes(winner) for winner in winners])
 
     @routes.get("/devices/{slug}/trials")
     async def list_trials(
@@ -178,12 +177,6 @@ def _looked_up(lookups: Lookups, request: Request, device: str, shape: str, fami
 def _refuse_others(request: Request, known: set[str]) -> None:
     if unknown := request.query_params.keys() - known:
         raise HTTPException(422, f"there is no parameter {visible(min(unknown))!r} here")
-
-
-def _entry_view(winner: Winner) -> dict[str, Any]:
-    problem = winner.problem
-    sizes = {"shape": problem.label, "flops": problem.flops, "bytes_moved": problem.bytes_moved}
-    return plain_entry(winner) | sizes
 
 
 def _trial_view(stored: StoredTrial) -> TrialView:

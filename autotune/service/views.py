@@ -1,8 +1,7 @@
 """The state of the service as response bodies of the API."""
 
 import json
-import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ from autotune.codec import write
 from autotune.model.device import Device
 from autotune.service.core import Service
 from autotune.service.events import Picture
-from autotune.service.fleet import Station
 from autotune.service.forms import DeviceView, JobView, ProblemView, StationView
 from autotune.store.jobs import OPEN, JobProblem, JobState, TuningJob
 
@@ -47,31 +45,15 @@ def _problem_view(problem: JobProblem, service: Service) -> ProblemView:
 
 def device_views(stored: Sequence[Device], tuned: Counter[str], service: Service) -> list[DeviceView]:
     """Return every device that is stored or that a worker offers, sorted by slug."""
-    stations = service.fleet.stations()
-    known = {device.slug: device for device in [*stored, *(station.device for station in stations)]}
-    return [
-        _device_view(known[slug], tuned[slug], [s for s in stations if s.device.slug == slug], service)
-        for slug in sorted(known)
-    ]
+    offered = {station.device.slug: station.device for station in service.fleet.stations()}
+    known = {device.slug: device for device in stored} | offered
+    stations: defaultdict[str, list[StationView]] = defaultdict(list)
+    for slug, view in service.stations():
+        stations[slug].append(view)
+    return [_device_view(known[slug], tuned[slug], stations[slug]) for slug in sorted(known)]
 
 
-def _device_view(device: Device, tuned: int, stations: Sequence[Station], service: Service) -> DeviceView:
+def _device_view(device: Device, tuned: int, stations: list[StationView]) -> DeviceView:
     states = {station.state for station in stations}
     state = next((word for word in ("busy", "idle", "troubled") if word in states), "offline")
-    views = [_station_view(station, service) for station in stations]
-    return DeviceView(**vars(device), state=state, tuned=tuned, stations=views)
-
-
-def _station_view(station: Station, service: Service) -> StationView:
-    search = service.search_on(station)
-    return StationView(
-        worker=station.name,
-        selector=station.device.selector,
-        state=station.state,
-        since=station.since,
-        heard_s=round(time.monotonic() - station.heard, 1),
-        trials=station.trials,
-        trouble=station.trouble,
-        job=search.job.id if search else None,
-        problem=search.problem.number if search else None,
-    )
+    return DeviceView(**vars(device), state=state, tuned=tuned, stations=stations)

@@ -38,7 +38,10 @@ def worker_routes(service: Service) -> APIRouter:
         Results left from earlier are accepted first, also from a worker that is then refused for differing in these.
         """
         address = request.client.host if request.client else ""
-        station = await _greeted(service, form, address)
+        try:
+            station = await _greeted(service, form, address)
+        except Stopping as error:
+            raise _stopping() from error
         return GreetingAnswer(id=station.id, wait_s=MAX_WAIT_S)
 
     @routes.post("/{station_id}/turn")
@@ -51,7 +54,7 @@ def worker_routes(service: Service) -> APIRouter:
         except TableError as error:
             raise HTTPException(422, str(error)) from error
         except Stopping as error:
-            raise HTTPException(503, "the service is stopping") from error
+            raise _stopping() from error
         return TurnAnswer(trial=plain_assignment(given) if given else None, refused=refused)
 
     @routes.post("/{station_id}/leave", status_code=204)
@@ -95,6 +98,10 @@ async def _greeted(service: Service, form: WorkerForm, address: str) -> Station:
     if service.store.is_shared:  # so that jobs for it can be submitted at the other services
         await asyncio.to_thread(service.store.add_device, device)
     return station
+
+
+def _stopping() -> HTTPException:
+    return HTTPException(503, "the service is stopping")
 
 
 def _nodes(results: list[dict[str, Any]]) -> list[Node]:

@@ -4,10 +4,11 @@ A `Store` is opened on an SQLite file or a database server and may be used by se
 builds and winners are only ever added; rows for trials in flight and in quarantine come and go, and predictors are
 replaced. `best_configurations` is a view that people can query too.
 
-Each part of the store is a file with its tables, its values and its transactions: `trials.py`, `quarantine.py` (with
-the trials in flight), `winners.py`, `checkups.py` (with the predictors), `jobs.py`, `workers.py`. One service works on
-a file (`service_claim.py`), any number on a server (`shared_queue.py`, `notices.py`). `models.py` has what the tables
-share, `transactions.py` how they are read and written.
+Each part of the store is a file with its tables, its values and its transactions: `trials.py` (summed up by
+`history.py`), `quarantine.py` (with the trials in flight), `winners.py`, `checkups.py` (with the predictors),
+`jobs.py`, `workers.py`. One service works on a file (`service_claim.py`), any number on a server (`shared_queue.py`,
+`notices.py`). `models.py` has what the tables share, `transactions.py` how they are read and written; `build_farm.py`
+has the builds that several machines share.
 """
 
 import threading
@@ -18,9 +19,11 @@ from typing import Self
 from autotune.errors import StoreError
 from autotune.model.device import Device
 from autotune.store import models, service_claim
+from autotune.store.build_farm import BuildFarm
 from autotune.store.checkups import CheckupLedger
-from autotune.store.database import parse_target
+from autotune.store.database import parse_target, require_server
 from autotune.store.failures import AWAY_PATIENCE_S
+from autotune.store.history import HistoryLedger, Hour
 from autotune.store.jobs import JobLedger
 from autotune.store.migration import Schema, open_engine, read_schema
 from autotune.store.notices import Notices
@@ -28,7 +31,7 @@ from autotune.store.owner import Attempt, Fate, Holder, Owner, new_owner
 from autotune.store.quarantine import LOST, InFlight, Quarantined, QuarantineLedger
 from autotune.store.shared_queue import SharedQueue
 from autotune.store.snapshot import check_snapshot_path, write_snapshot
-from autotune.store.trials import Ending, ExampleBuild, Hour, StoredTrial, TrialLedger
+from autotune.store.trials import Ending, ExampleBuild, StoredTrial, TrialLedger
 from autotune.store.winners import WinnerLedger
 from autotune.store.workers import WorkerLedger
 
@@ -54,7 +57,7 @@ _MAKING_JOBS = threading.Lock()
 """A store has one ledger of jobs, and with it one place among the services that share the database."""
 
 
-class Store(TrialLedger, QuarantineLedger, WinnerLedger, CheckupLedger):
+class Store(TrialLedger, HistoryLedger, QuarantineLedger, WinnerLedger, CheckupLedger):
     """An open database. Every method is one transaction and raises StoreError when the database fails."""
 
     @classmethod
@@ -82,6 +85,13 @@ class Store(TrialLedger, QuarantineLedger, WinnerLedger, CheckupLedger):
     @cached_property
     def _jobs(self) -> JobLedger:
         return JobLedger(self, SharedQueue() if self.is_shared and not self._is_read_only else None)
+
+    @cached_property
+    def farm(self) -> BuildFarm:
+        """The builds that several machines share. Raises UsageError unless the database is on a server."""
+        require_server(self.target)
+        _ = self.jobs  # makes the tables of the queues, and then fills that of searches
+        return BuildFarm(self)
 
     @property
     def workers(self) -> WorkerLedger:

@@ -34,7 +34,7 @@ def back_up(target: Target, file: Path) -> None:
         check_file(file)
         _copy(target.path, file)
         return
-    if file.exists() and file.read_bytes()[: len(_DUMP_HEADER)] != _DUMP_HEADER:
+    if file.exists() and not _is_dump(file):
         raise NotADatabaseError(f"{file} is not a backup", hint="name another file; this one was left as it is")
     prepare_writing(file)
     with _replacing(file) as draft:
@@ -51,9 +51,8 @@ def restore(target: Target, file: Path, *, replaces: bool = False) -> None:
     if target.path:
         _restore_file(target.path, file, replaces=replaces)
         return
-    with file_failures(str(file)), file.open("rb") as dump:
-        if dump.read(len(_DUMP_HEADER)) != _DUMP_HEADER:
-            raise NotADatabaseError(f"{file} is not a backup of a PostgreSQL database", hint="name another file")
+    if not _is_dump(file):
+        raise NotADatabaseError(f"{file} is not a backup of a PostgreSQL database", hint="name another file")
     if _schema_of(target) is not Schema.NOTHING:
         raise StoreError(f"{target} is not empty", hint="create an empty database with createdb, and name it with --db")
     # Restores what is in the schema and not the schema, which is there.
@@ -61,6 +60,11 @@ def restore(target: Target, file: Path, *, replaces: bool = False) -> None:
     _run("pg_restore", target, [*options, f"--schema={_schema_name(target)}", str(file.absolute())])
     if _schema_of(target) is Schema.NOTHING:
         raise StoreError(f"{file} holds no tables for the schema {_schema_name(target)} of {target}")
+
+
+def _is_dump(file: Path) -> bool:
+    with file_failures(str(file)), file.open("rb") as dump:
+        return dump.read(len(_DUMP_HEADER)) == _DUMP_HEADER
 
 
 def _restore_file(path: Path, file: Path, *, replaces: bool) -> None:

@@ -139,6 +139,8 @@ class TuningJob:
     id: int
     kind: JobKind
     device: str
+    model: str
+    """Digest of driver and limits of the device that began the job; empty before."""
     trials: int | None
     seconds: float | None
     algorithms: tuple[str, ...]

@@ -9,6 +9,7 @@ A transaction that begins, ends or cancels a part of a job locks the row of the 
 once, on a server, would each miss the other's changes, and a job whose last two problems end together would stay open.
 """
 
+import json
 from collections.abc import Collection
 
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
@@ -36,6 +37,8 @@ from autotune.store.shared_queue import Held, SharedQueue, queue_of
 from autotune.store.transactions import Transactions
 
 __all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "TuningJob"]
+
+PACE_PROBLEMS = 20
 
 _Taken = tuple[TuningJob, JobProblem]
 
@@ -138,6 +141,33 @@ class JobLedger:
             return session.scalar(jobs_query) or 0, session.scalar(problems_query) or 0
 
         return self._transactions.read(work)
+
+    def open_problems(self) -> dict[tuple[str, str], int]:
+        """Return the number of problems of open jobs, by device and state."""
+        query = (
+            select(JobRow.device, JobProblemRow.state, func.count())
+            .join(JobProblemRow, JobProblemRow.job_id == JobRow.id)
+            .where(JobRow.state.in_(OPEN_WORDS))
+            .group_by(JobRow.device, JobProblemRow.state)
+        )
+        rows = self._transactions.read(lambda session: session.execute(query).all())
+        return {(device, state): count for device, state, count in rows}
+
+    def pace_s(self, device: str) -> float | None:
+        """Return the mean seconds of a trial, over the problems tuned last on a device; None before the first one.
+
+        All the time of the searches counts, builds and finals included.
+        """
+        query = (
+            select(JobProblemRow.spent_s, JobProblemRow.outcome)
+            .join(JobRow, JobRow.id == JobProblemRow.job_id)
+            .where(JobRow.device == device, JobRow.kind == JobKind.TUNE.value, JobProblemRow.outcome != "")
+            .order_by(JobProblemRow.id.desc())
+            .limit(PACE_PROBLEMS)
+        )
+        rows = self._transactions.read(lambda session: session.execute(query).all())
+        trials = sum(json.loads(outcome).get("new_trials", 0) for _, outcome in rows)
+        return sum(spent_s for spent_s, _ in rows) / trials if trials else None
 
     def waiting(self) -> set[tuple[str, str]]:
         """Return slug and model of the devices with queued problems; the model is empty for a job not yet begun."""
@@ -281,23 +311,29 @@ class JobLedger:
         `searched` are the ids of problems that a search of this service does work on. Other inconsistencies are
         repaired: an open job whose problems have all ended is ended, and an open problem whose job has ended is
         cancelled. Where services share the database, only problems that were taken by this service, or by one whose
-        heartbeat is late, are looked at; with None, only the latter.
+        heartbeat is late, are looked at; with None, only the latter, and without waiting: what another service has
+        locked, which may have been suspended, is left for the next time.
         """
+        skips = searched is None
 
         def work(session: Session) -> int:
             if self._queue is None:
                 is_lost: ColumnElement[bool] = JobProblemRow.id.not_in(searched or ())
                 jobs = select(JobRow).where(JobRow.state.in_(OPEN_WORDS))
-            else:
-                self._queue.lock(session)
+            elif self._queue.lock(session, waits=not skips):
                 is_lost = JobProblemRow.id.in_(self._queue.lost(session, searched))
                 jobs = select(JobRow).where(JobRow.id.in_(select(JobProblemRow.job_id).where(is_lost)))
-            found = {job.id: job for job in session.scalars(jobs.order_by(JobRow.id).with_for_update())}
+            else:
+                return 0
+            jobs = jobs.order_by(JobRow.id).with_for_update(skip_locked=skips)
+            found = {job.id: job for job in session.scalars(jobs)}
             is_running = JobProblemRow.state == JobState.RUNNING.value
             is_off = JobProblemRow.job_id.not_in([job.id for job in found.values() if job.state in OPEN_WORDS])
             # FOR UPDATE, so that a trial begins before this or not at all (`check_attempt`).
-            query = select(JobProblemRow).where(_IS_OPEN, is_lost, is_running | is_off).with_for_update()
-            rows = session.scalars(query).all()
+            query = select(JobProblemRow).where(_IS_OPEN, is_lost, is_running | is_off)
+            if skips:
+                query = query.where(JobProblemRow.job_id.in_(found))
+            rows = session.scalars(query.with_for_update(skip_locked=skips)).all()
             for row in rows:
                 self._put_back(session, row, found.get(row.job_id) or session.get_one(JobRow, row.job_id))
             session.flush()

@@ -70,7 +70,7 @@ class Notices:
                         (hear if notice.channel == channel else hear_queue)(notice.payload)
 
     def _send_all(self) -> None:
-        while (first := self._waiting.get()) is not None:
+        while not self._is_closed.is_set() and (first := self._waiting.get()) is not None:
             notices = [first]
             with contextlib.suppress(queue.Empty):
                 while len(notices) < AT_A_TIME and (more := self._waiting.get_nowait()) is not None:

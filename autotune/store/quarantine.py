@@ -278,16 +278,14 @@ def begin(connection: Connection, ids: tuple[int, int], configuration: Configura
     connection.execute(_BEGIN, row)
 
 
-def land(connection: Connection, ids: tuple[int, int], configuration: Configuration, owner: Owner) -> None:
-    """Mark a configuration as no longer in flight, without quarantining it."""
+def land(connection: Connection, ids: tuple[int, int], configuration: Configuration, owner: Owner) -> bool:
+    """Mark a configuration as no longer in flight, without quarantining it; return whether it was."""
     named = {"its_problem_id": ids[1], "its_configuration": configuration.key, "its_run": owner.run}
-    connection.execute(_CLEAR_IN_FLIGHT, named)
+    return bool(connection.execute(_CLEAR_IN_FLIGHT, named).rowcount)
 
 
-def end(connection: Connection, ids: tuple[int, int], trial: Trial, owner: Owner | None) -> None:
-    """Mark a trial as no longer in flight, and put it into quarantine or take it out, depending on how it ended."""
-    if owner is not None:
-        land(connection, ids, trial.configuration, owner)
+def end(connection: Connection, ids: tuple[int, int], trial: Trial) -> None:
+    """Put the configuration of a trial into quarantine or take it out, depending on how the trial ended."""
     subject = {"device_id": ids[0], "problem_id": ids[1], "configuration": trial.configuration.key}
     connection.execute(_REMOVE_FROM_QUARANTINE, {f"its_{name}": value for name, value in subject.items()})
     if trial.state in QUARANTINED_STATES:

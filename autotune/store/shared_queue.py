@@ -1,14 +1,16 @@
-"""The queue that several services on one PostgreSQL share: jobs, workers and heartbeats of procrastinate.
+"""Queues that several processes on one PostgreSQL share: jobs, workers and heartbeats of procrastinate.
 
-Each open problem of a job is a job of procrastinate, in a queue named after its device. A service is a worker: it
-fetches problems of the devices that call it, and its heartbeat shows that it runs. The problems of a service whose
-heartbeat is late are stalled, and are queued again for another one.
+`Queue` is what any task needs: a process that takes part is a worker, whose heartbeat shows that it runs; what a worker
+with a late heartbeat had taken is stalled, and somebody decides what becomes of it. `SharedQueue` holds the searches:
+each open problem of a job is an entry, in a queue named after its device; a service is a worker, and the problems of a
+stalled one are queued again for another. The batches of sources to build are in `build_farm.py`.
 
-Everything here is a step of a transaction of the job ledger. So the queue and the tables of jobs never disagree,
-whenever a service is killed. In a transaction, the row of a job is locked before its entries in the queue; only `fetch`
-goes the other way, and it skips entries that are locked.
+Everything here is a step of a transaction of a ledger. So the queue and the tables never disagree, whenever a process
+is killed. In a transaction, the row of a job is locked before its entries in the queue; only `fetch` goes the other
+way, and it skips entries that are locked.
 """
 
+import hashlib
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,17 +23,19 @@ from autotune.errors import StoreError
 from autotune.paths import APPLICATION_ID, install_hint
 
 if TYPE_CHECKING:
-    from procrastinate.jobs import Job
+    from procrastinate.jobs import Job as Job  # noqa: PLC0414 - for the other queues, too
     from procrastinate.manager import JobManager
 
 STALLED_S = 15.0
-"""A service whose heartbeat is older than this, by the clock of the database, has lost its searches to the others."""
+"""A process whose heartbeat is older than this, by the clock of the database, has lost to the others what it took."""
 FORGOTTEN_S = 24 * 3600.0
-"""A service that has been silent for this long is removed from the table of workers."""
+"""A process that has been silent for this long is removed from the table of workers."""
+LONGEST_NAME = 40
+"""Most characters of the name of a queue."""
 TASK = "search"
 
 _LOCK = APPLICATION_ID + 1
-"""Key of the advisory lock under which the tables are made and stalled problems are collected."""
+"""Key of the advisory lock under which the tables are made and stalled entries are collected."""
 _Result = TypeVar("_Result")
 
 
@@ -46,115 +50,151 @@ class Held:
 
 
 def queue_of(device: str, model: str = "") -> str:
-    """Return the name of the queue of a device: of jobs not begun yet, or of those begun on one with this `model`."""
-    return f"{device}/{model}" if model else device
+    """Return the name of the queue of a device: of jobs not begun yet, or of those begun on one with this `model`.
+
+    A name too long for procrastinate, which makes a channel of PostgreSQL of it, is shortened.
+    """
+    name = f"{device}/{model}" if model else device
+    return name if len(name) <= LONGEST_NAME else hashlib.sha256(name.encode()).hexdigest()[:LONGEST_NAME]
 
 
-class SharedQueue:
-    """The queue, as one service uses it."""
+class Queue:
+    """The entries of one task, as one process uses them."""
 
-    def __init__(self) -> None:
+    def __init__(self, task: str) -> None:
         """Raises StoreError when procrastinate is not installed."""
         try:
             import procrastinate.jobs
         except ModuleNotFoundError as error:
             hint = install_hint("postgres")
-            raise StoreError(f"{error.name} is not installed, which services on PostgreSQL need", hint=hint) from error
+            raise StoreError(f"{error.name} is not installed, which sharing PostgreSQL needs", hint=hint) from error
+        self.task = task
         self._status = procrastinate.jobs.Status
-        self._job = partial(procrastinate.jobs.Job, task_name=TASK)
+        self._job = partial(procrastinate.jobs.Job, task_name=task)
         self._worker: int | None = None
 
     def prepare(self, session: Session) -> bool:
         """Make the tables of the queue unless they exist; return whether they were made."""
         from procrastinate.schema import SchemaManager
 
-        self.lock(session)
-        if _manager(session).check_connection():
+        self.lock(session)  # before looking: what is looked up once, PostgreSQL may remember while it waits
+        if manager(session).check_connection():
             return False
-        SchemaManager(_manager(session).connector).apply_schema()
+        SchemaManager(manager(session).connector).apply_schema()
         return True
 
-    def lock(self, session: Session) -> None:
-        """Let no other service collect stalled problems until the transaction ends."""
-        session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    def lock(self, session: Session, *, waits: bool = True) -> bool:
+        """Let no other process collect stalled entries until the transaction ends; return False if another one does.
+
+        That is only returned unless this `waits`.
+        """
+        take: Any = func.pg_advisory_xact_lock if waits else func.pg_try_advisory_xact_lock
+        return session.scalar(select(take(_LOCK))) is not False
+
+    def add(self, session: Session, queue: str, told: Sequence[dict[str, Any]], locks: Sequence[str] = ()) -> list[int]:
+        """Queue entries and return their ids. Of those with equal `locks`, one is queued and one taken at a time."""
+        found: list[int] = []
+        if told:
+            named: Sequence[str | None] = locks or [None] * len(told)
+            pairs = zip(told, named, strict=True)
+            jobs = [self._job(queue=queue, lock=lock, queueing_lock=lock, task_kwargs=its) for its, lock in pairs]
+            found = [job.id for job in manager(session).batch_defer_jobs(jobs) if job.id is not None]
+        return found
+
+    def take(self, session: Session, queues: Sequence[str]) -> "Job | None":
+        """Take the next entry of these queues; None if there is none."""
+        self._join(session)
+        assert self._worker is not None
+        return _ended(manager(session).fetch_job(list(queues), self._worker))
+
+    def remove(self, session: Session, job: "Job") -> None:
+        """Remove an entry that was taken."""
+        _ended(manager(session).finish_job(job, self._status.SUCCEEDED, delete_job=True))
+
+    def put_back(self, session: Session, job: "Job", queue: str) -> None:
+        """Queue an entry that was taken again."""
+        _ended(manager(session).retry_job(job, queue=queue))
+
+    def stalled(self, session: Session) -> "list[Job]":
+        """Return the entries that were taken by a process whose heartbeat is late, or that has left."""
+        return list(_ended(manager(session).get_stalled_jobs(task_name=self.task, seconds_since_heartbeat=STALLED_S)))
+
+    def renew(self, session: Session) -> None:
+        """Renew the heartbeat of this process."""
+        self._join(session)
+        assert self._worker is not None
+        _ended(manager(session).update_heartbeat(self._worker))
+        _ended(manager(session).prune_stalled_workers(FORGOTTEN_S))
+
+    def leave(self, session: Session) -> None:
+        """End taking part: what this process still has is stalled at once."""
+        if self._worker is not None:
+            _ended(manager(session).unregister_worker(self._worker))
+
+    def ours(self, session: Session) -> "list[Job]":
+        """Return what this process has taken."""
+        if self._worker is None:
+            return []
+        return manager(session).list_jobs(worker_id=self._worker, status=self._status.DOING.value)
+
+    def _join(self, session: Session) -> None:
+        """Register this process, again if it was silent for so long that it was forgotten."""
+        known = text("SELECT id FROM procrastinate_workers WHERE id = :id")
+        if self._worker is None or session.execute(known, {"id": self._worker}).first() is None:
+            self._worker = _ended(manager(session).register_worker())
+
+
+class SharedQueue(Queue):
+    """The queue of searches, as one service uses it."""
+
+    def __init__(self) -> None:
+        """Raises StoreError when procrastinate is not installed."""
+        super().__init__(TASK)
 
     def defer(self, session: Session, queue: str, job_id: int, problems: Sequence[int]) -> None:
         """Queue problems of a job."""
-        if problems:
-            _manager(session).batch_defer_jobs(
-                [
-                    self._job(queue=queue, lock=str(its), queueing_lock=str(its), task_kwargs=_told(job_id, its))
-                    for its in problems
-                ]
-            )
+        self.add(session, queue, [{"job": job_id, "problem": its} for its in problems], [str(its) for its in problems])
 
     def fetch(self, session: Session, queues: Sequence[str]) -> int | None:
         """Take the next problem of these queues and return its id; None if there is none."""
-        self._join(session)
-        assert self._worker is not None
-        found = _ended(_manager(session).fetch_job(list(queues), self._worker))
+        found = self.take(session, queues)
         return None if found is None else _problem(found)
 
     def finish(self, session: Session, problem: int) -> None:
         """Remove a problem that was taken. Does nothing if it is not there."""
         for job in self._taken(session, problem):
-            _ended(_manager(session).finish_job(job, self._status.SUCCEEDED, delete_job=True))
+            self.remove(session, job)
 
     def retry(self, session: Session, problem: int, queue: str) -> None:
         """Queue a problem that was taken again. Does nothing if it is not there."""
         for job in self._taken(session, problem):
-            _ended(_manager(session).retry_job(job, queue=queue))
+            self.put_back(session, job, queue)
 
     def cancel(self, session: Session, job_id: int, queues: Iterable[str]) -> None:
         """Remove the queued problems of a job, and tell the services that search the others to stop."""
-        manager = _manager(session)
-        for job in [job for queue in queues for job in manager.list_jobs(queue=queue)]:
+        jobs = manager(session)
+        for job in [job for queue in queues for job in jobs.list_jobs(queue=queue)]:
             if job.task_kwargs["job"] == job_id and job.id is not None:
-                manager.cancel_job_by_id(job.id, abort=True, delete_job=True)
+                jobs.cancel_job_by_id(job.id, abort=True, delete_job=True)
 
     def lost(self, session: Session, searched: Collection[int] | None) -> list[int]:
         """Return problems that were taken and that nobody searches: stalled, or ours and not among `searched`."""
-        stalled = _ended(_manager(session).get_stalled_jobs(task_name=TASK, seconds_since_heartbeat=STALLED_S))
-        found = [_problem(job) for job in stalled]
+        found = [_problem(job) for job in self.stalled(session)]
         if searched is not None:
-            found += [its for job in self._ours(session) if (its := _problem(job)) not in searched]
+            found += [its for job in self.ours(session) if (its := _problem(job)) not in searched]
         return found
 
     def beat(self, session: Session) -> Held:
         """Renew the heartbeat; return what this service still has."""
-        self._join(session)
-        assert self._worker is not None
-        manager = _manager(session)
-        _ended(manager.update_heartbeat(self._worker))
-        _ended(manager.prune_stalled_workers(FORGOTTEN_S))
-        ours = self._ours(session)
+        self.renew(session)
+        ours = self.ours(session)
         return Held(
             problems=frozenset(map(_problem, ours)),
             cancelled=frozenset(_problem(job) for job in ours if job.abort_requested),
         )
 
-    def leave(self, session: Session) -> None:
-        """End taking part: what this service still has is stalled at once."""
-        if self._worker is not None:
-            _ended(_manager(session).unregister_worker(self._worker))
-
-    def _join(self, session: Session) -> None:
-        """Register this service, again if it was silent for so long that it was forgotten."""
-        known = text("SELECT id FROM procrastinate_workers WHERE id = :id")
-        if self._worker is None or session.execute(known, {"id": self._worker}).first() is None:
-            self._worker = _ended(_manager(session).register_worker())
-
-    def _ours(self, session: Session) -> "list[Job]":
-        if self._worker is None:
-            return []
-        return _manager(session).list_jobs(worker_id=self._worker, status=self._status.DOING.value)
-
     def _taken(self, session: Session, problem: int) -> "list[Job]":
-        return _manager(session).list_jobs(lock=str(problem), status=self._status.DOING.value)
-
-
-def _told(job_id: int, problem: int) -> dict[str, Any]:
-    return {"job": job_id, "problem": problem}
+        return manager(session).list_jobs(lock=str(problem), status=self._status.DOING.value)
 
 
 def _problem(job: "Job") -> int:
@@ -163,7 +203,8 @@ def _problem(job: "Job") -> int:
     return told
 
 
-def _manager(session: Session) -> "JobManager":
+def manager(session: Session) -> "JobManager":
+    """Return procrastinate's job manager on the connection of a session."""
     from autotune.store.procrastinate_calls import job_manager
 
     return job_manager(session.connection())

@@ -15,7 +15,6 @@ from sqlalchemy import (
     Index,
     String,
     Text,
-    desc,
     func,
     select,
 )
@@ -113,30 +112,6 @@ class StoredTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialCounts:
-    """Counts of the trials of a device, under every driver."""
-
-    by_state: dict[str, int]
-    """Number of trials by value of TrialState."""
-    last_measured: str
-    """Time of the last trial, UTC, ISO 8601; empty without trials."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hour:
-    """What a device did within an hour, under every driver."""
-
-    hour: str
-    """Its beginning in UTC, such as ``2026-01-31T12:00:00Z``."""
-    trials: int
-    failed: int
-    """Trials that did not end complete."""
-    temperature_c: float | None
-    """Mean over the trials that have one, as `clock_mhz`."""
-    clock_mhz: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExampleBuild:
     """A build, with one example of a problem and configuration that render to its source."""
 
@@ -177,15 +152,19 @@ class TrialLedger(Transactions):
         With its `owner`, the trial is no longer in flight and `next_in_flight` is, as by `begin_trial`, so that both
         wait for the disk once. A trial that crashed or timed out is quarantined; one that ended otherwise takes its
         configuration out of quarantine. A trial added again with the same `identity` (at most 32 characters) is stored
-        once; without an identity, each call adds one trial, however often its transaction is retried.
+        once; without an identity, each call adds one trial, however often its transaction is retried. A trial that its
+        worker also delivered elsewhere, where it was stored first (`add_late`), is not stored again.
         """
         ids = self.ids_of(device, problem)
         identity = identity or uuid.uuid4().hex
 
         def add(connection: Connection) -> None:
-            if not insert_once(connection, _row(trial, provenance, purpose, ids, identity), "identity"):
-                return
-            quarantine.end(connection, ids, trial, owner)
+            was_in_flight = owner is not None and quarantine.land(connection, ids, trial.configuration, owner)
+            is_late = owner is not None and owner.holder is not None and not was_in_flight and purpose == "search"
+            if not (is_late and _is_searched(connection, ids, trial, provenance, identity)):
+                if not insert_once(connection, _row(trial, provenance, purpose, ids, identity), "identity"):
+                    return
+                quarantine.end(connection, ids, trial)
             if next_in_flight and owner:
                 quarantine.begin(connection, ids, next_in_flight, owner)
 
@@ -205,12 +184,8 @@ class TrialLedger(Transactions):
         def add(session: Session) -> bool:
             if not quarantine.take_back(session, ids, trial.configuration, worker):
                 return False
-            quarantine.end(session.connection(), ids, trial, None)
-            if provenance is None:
-                return True
-            subject = {"device_id": ids[0], "problem_id": ids[1], "configuration": trial.configuration.key}
-            query = select(TrialRow.id).filter_by(**subject, purpose="search")
-            if session.scalars(query.limit(1)).first() is None:
+            quarantine.end(session.connection(), ids, trial)
+            if provenance is not None and not _is_searched(session.connection(), ids, trial, provenance):
                 session.add(_row(trial, provenance, "search", ids, uuid.uuid4().hex))
             return True
 
@@ -248,61 +223,11 @@ class TrialLedger(Transactions):
                 row, of = found
                 known = problems.get(of.id) or problems.setdefault(of.id, to_problem(of.family, of.spec))
                 provenance = value_of(Provenance, row)
-                return StoredTrial(trial=_to_trial(row), problem=known, provenance=provenance, purpose=row.purpose)
+                return StoredTrial(trial=to_trial(row), problem=known, provenance=provenance, purpose=row.purpose)
 
             return known_rows(session.execute(query), to_stored)
 
         return self.read(read)
-
-    def trial_counts(self, device_slug: str) -> TrialCounts:
-        """Count the trials by the state in which they ended, and return when the last was measured."""
-        query = (
-            select(TrialRow.state, func.count(), func.max(TrialRow.measured_at))
-            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
-            .where(DeviceRow.slug == device_slug)
-            .group_by(TrialRow.state)
-            .order_by(TrialRow.state)
-        )
-        rows = self.read(lambda session: session.execute(query).all())
-        last = max((moment for _, _, moment in rows), default="")
-        return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
-
-    def hours(self, device_slug: str, most: int) -> list[Hour]:
-        """Return the last `most` hours in which a device measured trials, oldest first."""
-        hour = func.substr(TrialRow.measured_at, 1, 13).label("hour")
-        failed = func.count().filter(TrialRow.state != TrialState.COMPLETE.value)
-        # The columns of Measurement are not declared by name.
-        means = [func.avg(TrialRow.__table__.c[name]) for name in ("temperature_c", "clock_mhz")]
-        query = (
-            select(hour, func.count(), failed, *means)
-            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
-            .where(DeviceRow.slug == device_slug)
-            .group_by("hour")
-            .order_by(desc("hour"))
-            .limit(most)
-        )
-        rows = self.read(lambda session: session.execute(query).all())
-        return [
-            Hour(hour=f"{row[0]}:00:00Z", trials=row[1], failed=row[2], temperature_c=row[3], clock_mhz=row[4])
-            for row in reversed(rows)
-        ]
-
-    def best_by_driver(self, device_slug: str, family: str) -> list[tuple[Problem, str, float]]:
-        """Return the least time in nanoseconds of each problem under each driver, in the order of first trials."""
-        query = (
-            select(ProblemRow, TrialRow.driver, func.min(TrialRow.__table__.c.time_ns))
-            .join(ProblemRow, ProblemRow.id == TrialRow.problem_id)
-            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
-            .where(DeviceRow.slug == device_slug, ProblemRow.family == family)
-            .where(TrialRow.state == TrialState.COMPLETE.value)
-            .group_by(ProblemRow.id, TrialRow.driver)
-            .order_by(func.min(TrialRow.id))
-        )
-        return self.read(
-            lambda session: known_rows(
-                session.execute(query), lambda row: (to_problem(row[0].family, row[0].spec), row[1], row[2])
-            )
-        )
 
     def endings(self, device: Device, states: Collection[TrialState]) -> list[Ending]:
         """Return how trials of a device under its driver ended, in these states only, without duplicates."""
@@ -329,34 +254,51 @@ class TrialLedger(Transactions):
 
     def add_builds(self, device: Device, builds: Sequence[ExampleBuild]) -> None:
         """Add builds to the ledger, all or none."""
-
-        def add(session: Session) -> None:
-            built_on = device_id(session, device, is_seen_here=True)
-            problem_ids = {problem: problem_id(session, problem) for problem in {b.problem for b in builds}}
-            session.add_all(
-                BuildRow(
-                    device_id=built_on,
-                    problem_id=problem_ids[example.problem],
-                    configuration=example.configuration.key,
-                    algorithm=example.configuration.algorithm,
-                    **columns(example.build, BuildRow),
-                    **columns(example.provenance, BuildRow),
-                )
-                for example in builds
-            )
-
         if builds:
-            self.write(add)
+            self.write(lambda session: insert_builds(session, device, builds))
 
-    def builds(self, device_slug: str, driver: str) -> dict[str, Build]:
-        """Return the newest build of each source built for a device under one driver, by source hash."""
+    def builds(self, device_slug: str, driver: str, source_hashes: Collection[str] | None = None) -> dict[str, Build]:
+        """Return the newest build of each source built for a device under one driver, by source hash.
+
+        Only of these sources, if `source_hashes` is given.
+        """
         query = (
             select(BuildRow.__table__)
             .join(DeviceRow, DeviceRow.id == BuildRow.device_id)
             .where(DeviceRow.slug == device_slug, BuildRow.driver == plain_text(driver))
             .order_by(BuildRow.id)
         )
+        if source_hashes is not None:
+            query = query.where(BuildRow.source_hash.in_(source_hashes))
         return self.read(lambda session: {row.source_hash: value_of(Build, row) for row in session.execute(query)})
+
+
+def insert_builds(session: Session, device: Device, builds: Sequence[ExampleBuild]) -> None:
+    """Insert the rows of builds on a device; in a transaction of the caller."""
+    if not builds:
+        return
+    built_on = device_id(session, device, is_seen_here=True)
+    problem_ids = {problem: problem_id(session, problem) for problem in {b.problem for b in builds}}
+    session.add_all(
+        BuildRow(
+            device_id=built_on,
+            problem_id=problem_ids[example.problem],
+            configuration=example.configuration.key,
+            algorithm=example.configuration.algorithm,
+            **columns(example.build, BuildRow),
+            **columns(example.provenance, BuildRow),
+        )
+        for example in builds
+    )
+
+
+def _is_searched(
+    connection: Connection, ids: tuple[int, int], trial: Trial, provenance: Provenance, besides: str = ""
+) -> bool:
+    """Return whether the same kernel has a trial of the search, other than that of one identity."""
+    subject = {"device_id": ids[0], "problem_id": ids[1], "configuration": trial.configuration.key}
+    query = select(TrialRow.id).filter_by(**subject, purpose="search", template_hash=provenance.template_hash)
+    return connection.execute(query.where(TrialRow.identity != besides).limit(1)).first() is not None
 
 
 def _row(trial: Trial, provenance: Provenance, purpose: str, ids: tuple[int, int], identity: str) -> TrialRow:
@@ -375,7 +317,7 @@ def _row(trial: Trial, provenance: Provenance, purpose: str, ids: tuple[int, int
     )
 
 
-def _to_trial(row: Any) -> Trial:
+def to_trial(row: Any) -> Trial:
     """The inverse of `_row`."""
     measured = None
     if row.timer is not None:

@@ -88,6 +88,10 @@ class WorkerLedger:
 
         return self._transactions.write(work)
 
+    def enrolled(self) -> set[int]:
+        """Return the ranks of all workers that are enrolled."""
+        return self._transactions.read(lambda session: set(session.scalars(select(WorkerRow.id))))
+
     def forget(self, name: str) -> bool:
         """Remove a worker, so that its name can be enrolled with any secret; return whether the name was known."""
 

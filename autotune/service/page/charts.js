@@ -59,10 +59,10 @@ export const inner = (width, height) => ({ left: MARGIN.left + 6, right: width -
 
 // Points that one goes through with the arrow keys and opens with Enter. A point: { x, y, r, kind, text, href }.
 export class Points {
-  constructor(label, height) {
+  constructor(label, height, words = "Point at a size, or go through them with the arrow keys; Enter opens one.") {
     this.height = height;
     this.points = [];
-    this.readout = h("p.told", { "aria-live": "polite" }, "Point at a size, or go through them with the arrow keys; Enter opens one.");
+    this.readout = h("p.told", { "aria-live": "polite" }, words);
     this.place = h("div.picture.points", {
       tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-label": label,
       onkeydown: (event) => this.key(event),

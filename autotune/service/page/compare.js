@@ -1,79 +1,61 @@
-// Two devices beside each other: the sizes that both have tuned, and which is faster.
+// Two of a kind beside each other: devices, sizes of a device, or drivers that it had.
 
 import { at, get, sizeAddress } from "./api.js";
-import { axes, decades, inner, logarithmic, Points, spread } from "./charts.js";
-import { facts, fill, h, hint, paged, select, table } from "./dom.js";
-import { count, ratio, time } from "./format.js";
-import { median } from "./overview.js";
+import { fill, h, hint, select } from "./dom.js";
+import { pairs } from "./pairs.js";
+import { sizes } from "./sizes.js";
+
+const KINDS = { devices: [devices, "Devices"], sizes: [sizes, "Sizes of a device"], drivers: [drivers, "Drivers of a device"] };
 
 export async function compareView(place, _, query, signal) {
-  const [{ devices }, { families }] = await Promise.all(["api/devices", "api/families"].map((path) => get(path, signal)));
-  const tuned = devices.filter((device) => device.tuned);
-  const family = query.get("family") ?? "gemm";
-  const a = query.get("a") ?? tuned[0]?.slug ?? "";
-  const b = query.get("b") ?? tuned.find(({ slug }) => slug !== a)?.slug ?? "";
-  const go = (change) => (location.hash = at("#/compare", { a, b, family, ...change }));
-  const of = (name, chosen) => select(name, devices.map(({ slug }) => [slug, slug]), chosen, (slug) => go({ [name]: slug }));
-  const head = [
-    h("h1", {}, "Compare devices"),
-    h("div.filters", {}, h("label", {}, "Device ", of("a", a)), h("label", {}, "with ", of("b", b)),
-      h("label", {}, "Family ", select("family", families.map(({ name }) => [name, name]), family, (name) => go({ family: name })))),
-  ];
-  if (!a || !b) {
-    fill(place, head[0], hint("There are no two devices with tuned sizes."));
-    return;
-  }
+  const [{ devices: all }, { families }] = await Promise.all(["api/devices", "api/families"].map((path) => get(path, signal)));
+  const kind = Object.hasOwn(KINDS, query.get("what")) ? query.get("what") : "devices";
+  const asked = Object.fromEntries(["device", "a", "b", "family"].map((name) => [name, query.get(name) ?? ""]));
+  const known = { ...asked, what: kind, family: asked.family || "gemm", device: asked.device || (all.find(({ tuned }) => tuned) ?? all[0])?.slug };
+  const go = (change) => (location.hash = at("#/compare", { ...known, ...change }));
+  // What is chosen from: of `options`, the first two unless the address names others.
+  const two = (options, words) => {
+    known.a = options.includes(known.a) ? known.a : (options.find((one) => one !== known.b) ?? "");
+    known.b = options.includes(known.b) ? known.b : (options.find((one) => one !== known.a) ?? "");
+    return ["a", "b"].map((name, index) => chooser(words[index], name, options, known[name]));
+  };
+  const chooser = (word, name, options, chosen) => h("label", {}, `${word} `, select(name, options.map((one) => [one, one]), chosen, (one) => go(name === "device" ? { device: one, a: "", b: "" } : { [name]: one })));
+  const device = () => chooser("Device", "device", all.map(({ slug }) => slug), known.device);
+  const tabs = h("nav.tabs", { "aria-label": "What to compare" }, Object.entries(KINDS).map(([what, [, words]]) =>
+    h("a", { href: at("#/compare", { what, family: known.family, device: known.device }), "aria-current": what === kind && "true" }, words)));
+  const [filters, shown] = all.length ? await KINDS[kind][0]({ all, known, two, device, signal }) : [[], hint("No device is known yet.")];
+  const family = all.length > 0 && chooser("Family", "family", families.map(({ name }) => name), known.family);
+  fill(place, h("h1", {}, "Compare"), tabs, h("div.filters", {}, filters, family), shown);
+}
+
+async function devices({ all, known, two, signal }) {
+  const tuned = [...all].sort((one, other) => Boolean(other.tuned) - Boolean(one.tuned));
+  const filters = two(tuned.map(({ slug }) => slug), ["Device", "with"]);
+  const { a, b, family } = known;
+  if (!a || !b) return [[], hint("There are no two devices.")];
   const [ofA, ofB] = await Promise.all([a, b].map((slug) => get(at(`api/devices/${encodeURIComponent(slug)}/winners`, { family }), signal)));
   const others = new Map(ofB.entries.map((entry) => [entry.shape, entry]));
-  const both = ofA.entries.filter(({ shape }) => others.has(shape)).map((entry) => ({ ...pair(entry, others.get(entry.shape)) }));
-  fill(place, head, both.length ? comparison(a, b, family, both) : hint(`${a} and ${b} have no tuned size of ${family} in common.`));
+  const both = ofA.entries.filter(({ shape }) => others.has(shape)).map((entry) => pair(entry, others.get(entry.shape)));
+  return [filters, both.length ? pairs(a, b, both, (shape) => sizeAddress(a, family, shape)) : hint(`${a} and ${b} have no tuned size of ${family} in common.`)];
 }
 
 const pair = (one, other) => ({
-  shape: one.shape, flops: one.flops, one: one.time_ns, other: other.time_ns, factor: one.time_ns / other.time_ns,
-  sameAlgorithm: one.configuration.algorithm === other.configuration.algorithm,
-  isSame: JSON.stringify(Object.entries(one.configuration).sort()) === JSON.stringify(Object.entries(other.configuration).sort()),
+  shape: one.shape, flops: one.flops, one: one.time_ns, other: other.time_ns, winner: likeness(one.configuration, other.configuration),
 });
 
-function comparison(a, b, family, both) {
-  both.sort((one, other) => one.flops - other.flops);
-  const faster = both.filter(({ factor }) => factor < 1).length;
-  const points = new Points(`Time on ${a} divided by time on ${b}, by work; a point for each size; arrow keys go from size to size`, 300);
-  points.show((width, height) => {
-    const box = inner(width, height);
-    const [low, high] = spread(both.map(({ flops }) => flops));
-    const [least, most] = spread([...both.map(({ factor }) => factor), 0.5, 2]);
-    const x = logarithmic(low / 1.3, Math.max(high, low * 2) * 1.3, box.left, box.right);
-    const y = logarithmic(least, most, box.bottom, box.top);
-    const factors = [0.001, 0.01, 0.1, 0.5, 1, 2, 10, 100, 1000].filter((v) => v >= least && v <= most);
-    return {
-      back: axes(width, height, { at: x, ticks: decades(low, high * 1.3, width < 500 ? 4 : 9).map((v) => [v, v.toExponential(0).replace("+", "")]), name: "operations of one call" },
-        { at: y, ticks: factors.map((v) => [v, `${v}×`]) }),
-      points: both.map((p) => ({
-        x: x(p.flops), y: y(p.factor), r: 3.5, kind: p.factor > 1 ? "much" : "none", href: sizeAddress(a, family, p.shape),
-        text: `${p.shape}: ${time(p.one)} on ${a}, ${time(p.other)} on ${b}, ${ratio(p.factor)}`,
-      })),
-    };
-  });
-  const list = table(`Sizes tuned on ${a} and on ${b}`, [
-    { name: "Size", kind: "head", cell: ({ shape }) => h("a", { href: sizeAddress(a, family, shape) }, shape) },
-    { name: a, kind: "number", cell: ({ one }) => time(one) },
-    { name: b, kind: "number", cell: ({ other }) => time(other) },
-    { name: "Ratio", kind: "number", cell: ({ factor }) => ratio(factor) },
-    { name: "Configuration", cell: ({ isSame, sameAlgorithm }) => (isSame ? "the same" : sameAlgorithm ? "same algorithm" : "different") },
-  ]);
-  list.element.classList.add("tall");
-  const rows = paged(list, ({ shape }) => shape);
-  rows.show(both);
-  return [
-    facts([
-      ["In common", count(both.length, "size")],
-      [`Faster on ${a}`, `${faster}`],
-      [`Faster on ${b}`, `${both.length - faster}`],
-      ["Median ratio of times", ratio(median(both.map(({ factor }) => factor)))],
-      ["Same winner", `${both.filter(({ isSame }) => isSame).length}`],
-    ], "tiles"),
-    h("section", {}, h("h2", {}, `Time on ${a} over time on ${b}`), points.element, hint("Above 1× the second device is faster.")),
-    h("section", {}, h("h2", {}, "Sizes in common"), list.element, rows.more),
-  ];
+const likeness = (one, other) => {
+  if (JSON.stringify(Object.entries(one).sort()) === JSON.stringify(Object.entries(other).sort())) return "the same";
+  return one.algorithm === other.algorithm ? "same algorithm" : "different";
+};
+
+async function drivers({ known, two, device, signal }) {
+  const { family } = known;
+  const { drivers: names, problems } = await get(at(`api/devices/${encodeURIComponent(known.device)}/drivers`, { family }), signal);
+  if (!problems.length) return [[device()], hint(`No size of ${family} was measured under two drivers of ${known.device}.`)];
+  if (!known.a && !known.b) [known.a, known.b] = [names[0], names.at(-1)];
+  const filters = [device(), ...two(names, ["Driver", "with"])];
+  const [first, second] = [known.a, known.b].map((name) => names.indexOf(name));
+  const both = problems.map(({ shape, flops, times_ns: times }) => ({ shape, flops, one: times[first], other: times[second] })).filter(({ one, other }) => one && other);
+  const words = hint("The fastest trial of each size under each driver, without the care of the finals: a few percent may be chance.");
+  return [filters, both.length ? [pairs(known.a, known.b, both, (shape) => sizeAddress(known.device, family, shape)), words] : hint("No size was measured under both.")];
 }

@@ -23,20 +23,20 @@ export async function deviceView(place, slug, query, signal) {
     fillOnce(title, device.state, h("h1", {}, slug), state(device.state),
       h("a.button", { href: at("#/compare", { a: slug, family }) }, "Compare"),
       h("a.button.main", { href: at("#/new", { device: slug, family }) }, "Tune sizes"));
-    fillOnce(about, JSON.stringify([device.name, device.driver, device.stations.map((s) => [s.worker, s.job])]), identity(device));
+    fillOnce(about, JSON.stringify([device.name, device.driver, device.stations.map((s) => [s.worker, s.state, s.service])]), identity(device));
     // Whatever a device has begun or ended may have changed its table.
     const now = JSON.stringify([device.tuned, device.stations.map((s) => [s.job, s.problem])]);
     if (now === last) return;
-    const [{ entries }, { networks: found }, failures, { hours: busy }, under] = await Promise.all([
+    const [{ entries }, { networks: found }, failures, { hours: busy }, under, { checks }] = await Promise.all([
       get(at(`${path}/winners`, { family }), signal), get(`${path}/networks`, signal), get(`${path}/failures`, signal), get(`${path}/hours`, signal),
-      get(at(`${path}/drivers`, { family }), signal),
+      get(at(`${path}/drivers`, { family }), signal), get(`${path}/speed`, signal),
     ]);
     const calls = new Map(found.flatMap(({ layers }) => layers.map((layer) => [layer.shape, layer.calls])));
     fill(gains, entries.length ? overview(slug, family, entries, family === "gemm" ? calls : new Map()) : null);
     fill(nets, family === "gemm" ? networks(slug, found) : null);
     fill(upgrades, drivers(slug, family, under));
     fill(failed, failing(path, failures));
-    fill(worked, hours(busy));
+    fill(worked, hours(slug, busy, checks));
     winners.update(entries);
     last = now;
   }, connected);
@@ -57,7 +57,7 @@ const identity = (device) => facts([
   ["Vendor", device.vendor],
   ["Profile", device.family],
   ["Driver", device.driver],
-  ["Workers", device.stations.map((one) => `${one.worker} (${one.state})`).join(", ") || "none"],
+  ["Workers", device.stations.map((one) => `${one.worker} (${one.state}${one.service ? `, calls ${one.service}` : ""})`).join(", ") || "none"],
 ]);
 
 function downloads(slug, family, formats) {
@@ -82,6 +82,7 @@ function failing(path, { trials, quarantined, total, last_measured }) {
     if (!done) button.disabled = false;
     else {
       button.closest("tr").remove();
+      list.element.focus();
       note.textContent = "The next search of that size may try it again.";
     }
   };

@@ -25,7 +25,7 @@ export async function devicesView(place, _, __, signal) {
     list.element.hidden = !devices.length;
     if (Boolean(none.firstChild) === Boolean(devices.length)) fill(none, devices.length ? [] : howToBegin());
   }, connected);
-  fill(place, h("div.heading", {}, h("h1", {}, "Devices"), summary), list.element, none);
+  fill(place, h("div.heading", {}, h("h1", {}, "Devices"), summary, h("a.button", { href: "#/compare" }, "Compare")), list.element, none);
 }
 
 // Without what changes at every look.
@@ -41,7 +41,7 @@ function steady(device) {
 function station(one) {
   const silent = one.silent ? `, silent for ${one.silent} s` : "";
   const trouble = one.trouble ? `, ${one.trouble}` : "";
-  return h("div", {}, `${one.worker}, ${count(one.trials, "trial")}${silent}${trouble}`);
+  return h("div", {}, `${one.worker}, ${count(one.trials, "trial")}${silent}${trouble}`, one.service && h("small", {}, `calls ${one.service}`));
 }
 
 function summed(devices) {

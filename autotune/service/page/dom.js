@@ -72,6 +72,7 @@ export function paged(list, keyOf) {
     const all = () => {
       isWhole = true;
       show(items);
+      list.element.focus(); // the button is gone
     };
     fill(more, !isWhole && items.length > most && h("button", { type: "button", onclick: all }, `Show all ${items.length}`));
   };

@@ -1,5 +1,6 @@
 // The same sizes under the drivers that a device had: what an upgrade has brought.
 
+import { at } from "./api.js";
 import { h, hint, paged, sizeLink, table } from "./dom.js";
 import { ratio, time } from "./format.js";
 
@@ -12,7 +13,7 @@ export function drivers(slug, family, { drivers: names, problems }) {
   ]);
   const rows = paged(list, ({ shape }) => shape);
   rows.show(problems);
-  return h("section", {}, h("h2", {}, "Drivers"), list.element, rows.more,
+  return h("section", {}, h("div.heading", {}, h("h2", {}, "Drivers"), h("a", { href: at("#/compare", { what: "drivers", device: slug, family }) }, "Compare two")), list.element, rows.more,
     hint("The fastest trial of each size under each driver, without the care of the finals: a few percent may be chance."));
 }
 

@@ -1,8 +1,8 @@
-// What a device did, hour by hour: trials, temperature, clock.
+// What a device did, hour by hour: trials, temperature, clock; and whether it kept its speed in searches.
 
 import { axes, inner, linear, picture, s, spread } from "./charts.js";
-import { h, hint, table } from "./dom.js";
-import { count, moment } from "./format.js";
+import { h, hint, sizeLink, table } from "./dom.js";
+import { count, moment, ratio } from "./format.js";
 
 const SERIES = [
   ["trials", "Trials an hour", (v) => `${Math.round(v)}`],
@@ -10,7 +10,7 @@ const SERIES = [
   ["clock_mhz", "Clock, MHz", (v) => `${Math.round(v)}`],
 ];
 
-export function hours(found) {
+export function hours(slug, found, checks) {
   if (!found.length) return [];
   const shown = SERIES.filter(([name]) => found.some((hour) => hour[name] !== null));
   const list = table("Hours in which the device measured", [
@@ -19,26 +19,52 @@ export function hours(found) {
     ...shown.map(([name, word, text]) => ({ name: word, kind: "number", cell: (item) => (item[name] === null ? "–" : text(item[name])) })),
   ]);
   list.show([...found].reverse(), ({ hour }) => hour);
+  const points = (name) => found.filter((hour) => hour[name] !== null).map((hour) => ({ at: Date.parse(hour.hour), value: hour[name], kind: "more" }));
+  const speed = checks.map((check) => ({ at: Date.parse(check.measured_at), value: check.ratio, kind: check.is_change ? "much" : "more" }));
   return h("section", {}, h("h2", {}, "Over time"),
-    found.length > 1 && h("div.multiples", {}, shown.map(([name, word, text]) => line(found.filter((hour) => hour[name] !== null), name, word, text))),
+    h("div.multiples", {},
+      found.length > 1 && shown.map(([name, word, text]) => line(points(name), word, text, name === "trials" ? 0 : undefined)),
+      speed.length > 1 && line(speed, "Drift, time of a repeated run", ratio, undefined, 1)),
     hint("Only hours in which the device measured; at most the last 168. Temperature and clock are means over the trials whose system reports them."),
+    speed.length > 0 && drift(slug, checks),
     h("details", {}, h("summary", {}, `${count(found.length, "hour")} as numbers`), list.element));
 }
 
-function line(found, name, word, text) {
-  const when = ({ hour }) => Date.parse(hour);
-  const [low, high] = spread(found.map((hour) => hour[name]));
-  const from = name === "trials" ? 0 : low - (high - low || 1) * 0.1;
+// The changes of speed that searches have confirmed.
+function drift(slug, checks) {
+  const changes = checks.filter(({ is_change }) => is_change).reverse();
+  const list = table("Changes of speed", [
+    { name: "Seen", kind: "head", cell: ({ measured_at }) => moment(measured_at) },
+    { name: "Search", cell: ({ family, shape }) => sizeLink(slug, family, shape) },
+    { name: "Time of a call, over the first trial's", kind: "number", cell: ({ slowdown }) => ratio(slowdown) },
+  ]);
+  list.show(changes, ({ measured_at, shape }) => `${measured_at} ${shape}`);
+  list.element.classList.add("tall");
+  return [
+    hint("Searches repeat one measurement to see whether the device keeps its speed: above 1× it is slower than at the search's first trial, such as by heat. Orange: a change that a second run confirmed; times after it are corrected."),
+    changes.length
+      ? h("details", {}, h("summary", {}, `${count(changes.length, "change")} of speed in ${count(checks.length, "repeated measurement")}`), list.element)
+      : hint(`No change of speed in ${count(checks.length, "repeated measurement")}.`),
+  ];
+}
+
+// Points over time, joined; `from` is where the axis begins, `level` a value to draw as a line.
+function line(points, word, text, from, level) {
+  const [least, most] = spread([...points.map(({ value }) => value), ...(level === undefined ? [] : [level])]);
+  const room = (most - least || 1) * 0.1;
   return h("figure.multiple", {}, h("figcaption", {}, word),
-    picture(`${word}: from ${text(low)} to ${text(high)}`, 150, (width, height) => {
+    picture(`${word}: from ${text(least)} to ${text(most)}`, 150, (width, height) => {
       const box = inner(width, height);
-      const x = linear(when(found[0]), when(found.at(-1)), box.left, box.right);
-      const y = linear(from, high + (high - low || 1) * 0.1, box.bottom, box.top);
-      const day = (hour) => moment(hour.hour).slice(5, 16);
+      const x = linear(points[0].at, points.at(-1).at, box.left, box.right);
+      const y = linear(from ?? least - room, most + room, box.bottom, box.top);
+      const [first, last] = [points[0], points.at(-1)].map(({ at }) => moment(new Date(at).toISOString()));
+      const isDay = first.slice(0, 10) === last.slice(0, 10); // then hours tell more
+      const [begin, end] = isDay ? [11, 16] : [5, 10];
       return [
-        axes(width, height, { at: x, ticks: [], name: `${day(found[0])} to ${day(found.at(-1))}` }, { at: y, ticks: [...new Set([from, high])].map((v) => [v, text(v)]) }),
-        s("polyline.line", { points: found.map((hour) => `${x(when(hour))},${y(hour[name])}`).join(" ") }),
-        found.map((hour) => s("circle.dot.more", { cx: x(when(hour)), cy: y(hour[name]), r: 2.5 })),
+        axes(width, height, { at: x, ticks: [], name: `${first.slice(begin, end)} to ${last.slice(begin, end)}` },
+          { at: y, ticks: [...new Set([from ?? least, level ?? most, most])].map((v) => [v, text(v)]) }),
+        s("polyline.line", { points: points.map((p) => `${x(p.at)},${y(p.value)}`).join(" ") }),
+        points.map((p) => s(`circle.dot.${p.kind}`, { cx: x(p.at), cy: y(p.value), r: p.kind === "much" ? 3.5 : 2.5 })),
       ];
     }));
 }

@@ -150,6 +150,7 @@ class JobPage {
     button.disabled = true;
     try {
       this.job = await post(`api/jobs/${this.job.id}/cancel`, {});
+      document.getElementById("main").focus({ preventScroll: true }); // the button goes
       this.tell(this.job.state === "cancelled" ? "Cancelled; every trial is kept." : "Stops after the running trial.");
     } catch (error) {
       button.disabled = false;

@@ -56,8 +56,10 @@ async function show() {
 
 addEventListener("hashchange", async () => {
   if (!location.hash.startsWith("#/")) return; // a place on this page
+  const { name } = document.activeElement; // of a control that has changed the address, and keeps the focus
   await show();
-  document.getElementById("main").focus({ preventScroll: true });
+  const again = name && document.querySelector(`main [name="${CSS.escape(name)}"]`);
+  (again || document.getElementById("main")).focus({ preventScroll: true });
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();

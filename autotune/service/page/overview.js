@@ -56,7 +56,7 @@ function distribution(entries) {
   const list = table("Sizes by their gain over the default", [
     { name: "Gain over default", kind: "head", cell: word },
     { name: "Sizes", cell: ({ sizes }) => bar(sizes / most, `${sizes}`) },
-  ], { class: "bars" });
+  ], { class: "bars rows" });
   const last = bins.findLastIndex(({ sizes }) => sizes) + 1;
   list.show(bins.slice(0, Math.max(last, 1)), word);
   return list.element;
@@ -101,7 +101,7 @@ function scatter(slug, family, entries, calls) {
     hint("The limit is the best that this table shows for the device: the highest rate for the type of numbers, or the highest bandwidth, whichever allows less. What stays in caches may raise that bandwidth above the memory's."));
 }
 
-const operations = (value) => {
+export const operations = (value) => {
   for (const [unit, size] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (value >= size) return `${value / size} ${unit}`;
   return `${value}`;
 };

@@ -10,10 +10,13 @@ const MOST = 600;
 const RANKS = 5;
 const NARROWEST = 62;
 
+// A trial of an earlier version may lack a parameter that came later.
+const valueOf = (trial, name) => trial.configuration[name] ?? "–";
+
 // `ranked` are names of parameters, those that matter most first.
 export function parallel(trials, algorithm, ranked) {
   const known = trials.filter((t) => t.time_ns !== null && t.purpose === "search" && t.configuration.algorithm === algorithm).slice(-MOST);
-  const names = Object.keys(known[0]?.configuration ?? {}).filter((name) => name !== "algorithm" && new Set(known.map((t) => t.configuration[name])).size > 1);
+  const names = Object.keys(known.at(-1)?.configuration ?? {}).filter((name) => name !== "algorithm" && new Set(known.map((t) => valueOf(t, name))).size > 1);
   const place = (name) => (ranked.includes(name) ? ranked.indexOf(name) : Infinity);
   names.sort((a, b) => place(a) - place(b) || 0);
   if (known.length < 3 || !names.length) return [];
@@ -42,7 +45,7 @@ export function parallel(trials, algorithm, ranked) {
 }
 
 function levelsOf(trials, name) {
-  const values = [...new Set(trials.map((t) => t.configuration[name]))];
+  const values = [...new Set(trials.map((t) => valueOf(t, name)))];
   return values.sort((a, b) => (typeof a === "number" && typeof b === "number" ? a - b : `${a}` < `${b}` ? -1 : 1));
 }
 
@@ -57,7 +60,7 @@ function lines(trials, all, levels, isIn) {
     const speed = logarithmic(low, Math.max(high, low * 1.01), bottom, top);
     const place = (name) => linear(0, levels.get(name).length - 1, bottom, top);
     const isNarrow = (right - left) / names.length < 70;
-    const path = (t) => [[at(0), speed(t.time_ns)], ...names.map((name, i) => [at(i + 1), place(name)(levels.get(name).indexOf(t.configuration[name]))])];
+    const path = (t) => [[at(0), speed(t.time_ns)], ...names.map((name, i) => [at(i + 1), place(name)(levels.get(name).indexOf(valueOf(t, name)))])];
     const order = trials.map((trial, index) => [trial, index]).sort((a, b) => isIn(a[1]) - isIn(b[1]));
     return [
       order.map(([trial, index]) => s(`polyline.path.${isIn(index) ? kindOf(index, trials.length) : "faded"}`, { points: path(trial).map((p) => p.join(",")).join(" ") })),
@@ -73,6 +76,15 @@ function lines(trials, all, levels, isIn) {
   });
 }
 
+// Words beside each other below an axis: shortened while something of each is left, else as many as have room.
+function fitting(words, width) {
+  const room = Math.floor((width / words.length - 4) / 6.5);
+  const longest = Math.max(...words.map(({ length }) => length));
+  if (room >= Math.min(3, longest)) return words.map((word, index) => [index, word.length > room ? `${word.slice(0, room - 1)}…` : word]);
+  const step = Math.ceil(((7 * longest + 4) * words.length) / width);
+  return words.map((word, index) => [index, word]).filter(([index]) => index % step === 0);
+}
+
 const short = (word) => (word.length > 9 ? `${word.slice(0, 4)}…${word.slice(-4)}` : word);
 
 function slice(trials, name, levels, isIn) {
@@ -83,8 +95,8 @@ function slice(trials, name, levels, isIn) {
     const x = linear(-0.5, levels.length - 0.5, box.left, box.right);
     const apart = (index) => ((index * 7919) % 100) / 100 - 0.5; // so that equal ones do not hide each other
     return [
-      axes(width, height, { at: x, ticks: levels.map((value, i) => [i, short(`${value}`)]), name: "" }, { at: y, ticks: steps(low, high, 4).map((ns) => [ns, tick(ns)]) }),
-      trials.map((t, index) => s(`circle.mark.${isIn(index) ? kindOf(index, trials.length) : "faded"}`, { cx: x(levels.indexOf(t.configuration[name]) + 0.5 * apart(index)), cy: y(t.time_ns), r: 2 })),
+      axes(width, height, { at: x, ticks: fitting(levels.map((value) => short(`${value}`)), box.right - box.left), name: "" }, { at: y, ticks: steps(low, high, 4).map((ns) => [ns, tick(ns)]) }),
+      trials.map((t, index) => s(`circle.mark.${isIn(index) ? kindOf(index, trials.length) : "faded"}`, { cx: x(levels.indexOf(valueOf(t, name)) + 0.5 * apart(index)), cy: y(t.time_ns), r: 2 })),
     ];
   }));
 }

@@ -31,7 +31,9 @@ export async function sizeView(place, slug, query, signal) {
   const again = at("#/new", { device: slug, family, shape: size.shape });
   fill(place,
     h("p.path", {}, h("a", { href: at(`#/device/${slug}`, { family }) }, slug), ` / ${family}`),
-    h("div.heading", {}, h("h1", {}, size.shape), h("a.button", { href: again }, size.winner ? "Search further" : "Tune this size")),
+    h("div.heading", {}, h("h1", {}, size.shape),
+      size.winner && h("a.button", { href: at("#/compare", { what: "sizes", device: slug, family, a: size.shape }) }, "Compare"),
+      h("a.button", { href: again }, size.winner ? "Search further" : "Tune this size")),
     size.winner ? winning(size) : untuned(tuned),
     tuned && h("section", {}, h("h2", {}, "Configuration to use"), use(tuned), tuned && kernel && source(size, tuned, kernel)),
     size.winner && comparison(size),

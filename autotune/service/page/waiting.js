@@ -37,9 +37,9 @@ export function left(job, perSecond) {
 
 export const speedText = (perSecond) => (perSecond ? `${perSecond < 10 ? perSecond.toFixed(1) : Math.round(perSecond)} trials a second` : "");
 
-// Why nothing of a queued job runs; empty if something does. `known` keeps what is asked only once.
+// Why nothing of an open job runs; empty if something does. `known` keeps what is asked only once.
 export async function whyItWaits(job, known, signal) {
-  if (job.state !== "queued") return "";
+  if ((job.state !== "queued" && job.state !== "running") || job.counts.running) return "";
   const path = `api/devices/${encodeURIComponent(job.device)}`;
   known.trials ??= get(`${path}/failures`, signal).catch(() => ({}));
   const [device, { jobs: queued }, { jobs: running }, { last_measured }] = await Promise.all([
@@ -52,7 +52,15 @@ export async function whyItWaits(job, known, signal) {
     const since = last_measured ? ` It last measured on ${moment(last_measured)}.` : "";
     return `No worker offers ${job.device} now.${since}${place}`;
   }
-  const troubles = device.stations.map(({ worker, trouble }) => trouble && `${worker}: ${trouble}`).filter(Boolean);
-  if (device.state === "troubled") return `The device cannot be used now: ${troubles.join("; ")}.${place}`;
-  return `All devices are busy.${place}`;
+  const alike = device.stations.filter(({ model }) => !job.model || model === job.model);
+  if (!alike.length) return `It was begun with another driver, or other limits, than the device has now: it goes on when a worker offers it as it was.${place}`;
+  const free = alike.some((one) => one.state === "idle");
+  if (free && !job.model && alike.some(({ model }) => model !== alike[0].model)) return `A worker is free, but new jobs begin with the driver of the worker that came first.${place}`;
+  if (free) return `A device is free: the job begins when there is room for another search.${place}`;
+  const busy = alike.filter((one) => one.state === "busy");
+  if (!busy.length) return `The device cannot be used now: ${alike.map(({ worker, trouble }) => trouble && `${worker}: ${trouble}`).filter(Boolean).join("; ")}.${place}`;
+  const [one] = busy;
+  const where = one.service && ` at ${one.service}`;
+  const what = one.job ? ` with job ${one.job}` : "";
+  return `${busy.length === 1 ? `The device is busy${what}${where}` : `All ${busy.length} devices are busy`}.${place}`;
 }

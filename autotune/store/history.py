@@ -1,0 +1,159 @@
+"""What a device has done so far, in sums over the ledger: how trials ended, hour by hour, by driver, and its speed."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import desc, func, select
+from sqlalchemy.orm import Session
+
+from autotune.model.problem import Problem
+from autotune.model.trial import Provenance, TrialState
+from autotune.store.models import DeviceRow, ProblemRow, known_rows, to_problem, value_of
+from autotune.store.quarantine import QuarantineRow
+from autotune.store.transactions import Transactions
+from autotune.store.trials import StoredTrial, TrialRow, to_trial
+
+RECENT_TRIALS = 20_000
+_LAST_TRIAL = select(func.max(TrialRow.id))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialCounts:
+    """Counts of the trials of a device, under every driver."""
+
+    by_state: dict[str, int]
+    """Number of trials by value of TrialState."""
+    last_measured: str
+    """Time of the last trial, UTC, ISO 8601; empty without trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hour:
+    """What a device did within an hour, under every driver."""
+
+    hour: str
+    """Its beginning in UTC, such as ``2026-01-31T12:00:00Z``."""
+    trials: int
+    failed: int
+    """Trials that did not end complete."""
+    temperature_c: float | None
+    """Mean over the trials that have one, as `clock_mhz`."""
+    clock_mhz: float | None
+
+
+class HistoryLedger(Transactions):
+    """The part of a store that sums up trials."""
+
+    def trial_counts(self, device_slug: str) -> TrialCounts:
+        """Count the trials by the state in which they ended, and return when the last was measured."""
+        query = (
+            select(TrialRow.state, func.count(), func.max(TrialRow.measured_at))
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug)
+            .group_by(TrialRow.state)
+            .order_by(TrialRow.state)
+        )
+        rows = self.read(lambda session: session.execute(query).all())
+        last = max((moment for _, _, moment in rows), default="")
+        return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
+
+    def hours(self, device_slug: str, most: int) -> list[Hour]:
+        """Return the last `most` hours in which a device measured trials, oldest first."""
+        hour = func.substr(TrialRow.measured_at, 1, 13).label("hour")
+        failed = func.count().filter(TrialRow.state != TrialState.COMPLETE.value)
+        # The columns of Measurement are not declared by name.
+        means = [func.avg(TrialRow.__table__.c[name]) for name in ("temperature_c", "clock_mhz")]
+        query = (
+            select(hour, func.count(), failed, *means)
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug)
+            .group_by("hour")
+            .order_by(desc("hour"))
+            .limit(most)
+        )
+        rows = self.read(lambda session: session.execute(query).all())
+        return [
+            Hour(hour=f"{row[0]}:00:00Z", trials=row[1], failed=row[2], temperature_c=row[3], clock_mhz=row[4])
+            for row in reversed(rows)
+        ]
+
+    def best_by_driver(self, device_slug: str, family: str) -> list[tuple[Problem, str, float]]:
+        """Return the least time in nanoseconds of each problem under each driver, in the order of first trials."""
+        query = (
+            select(ProblemRow, TrialRow.driver, func.min(TrialRow.__table__.c.time_ns))
+            .join(ProblemRow, ProblemRow.id == TrialRow.problem_id)
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug, ProblemRow.family == family)
+            .where(TrialRow.state == TrialState.COMPLETE.value)
+            .group_by(ProblemRow.id, TrialRow.driver)
+            .order_by(func.min(TrialRow.id))
+        )
+        return self.read(
+            lambda session: known_rows(
+                session.execute(query), lambda row: (to_problem(row[0].family, row[0].spec), row[1], row[2])
+            )
+        )
+
+    def last_trial(self) -> int:
+        """Return the id of the trial stored last; 0 without trials."""
+        return self.read(lambda session: session.scalar(_LAST_TRIAL)) or 0
+
+    def count_trials(self, after: int, until: int) -> Counter[tuple[str, str]]:
+        """Count the trials with higher ids than `after`, up to `until`, by slug and state. Reads only these rows."""
+        query = (
+            select(TrialRow.device_id, TrialRow.state, func.count())
+            .where(TrialRow.id > after, TrialRow.id <= until)
+            .group_by(TrialRow.device_id, TrialRow.state)
+        )
+
+        def read(session: Session) -> Counter[tuple[str, str]]:
+            slugs = {row.id: row.slug for row in session.execute(select(DeviceRow.id, DeviceRow.slug))}
+            found = Counter[tuple[str, str]]()
+            for device, state, count in session.execute(query):
+                found[slugs[device], state] += count
+            return found
+
+        return self.read(read)
+
+    def quarantine_counts(self) -> dict[tuple[str, str], int]:
+        """Return the number of configurations in quarantine by slug and reason."""
+        query = (
+            select(DeviceRow.slug, QuarantineRow.reason, func.count())
+            .join(DeviceRow, DeviceRow.id == QuarantineRow.device_id)
+            .group_by(DeviceRow.slug, QuarantineRow.reason)
+        )
+        rows = self.read(lambda session: session.execute(query).all())
+        return {(slug, reason): count for slug, reason, count in rows}
+
+    def speed_checks(self, device_slug: str, most: int) -> list[StoredTrial]:
+        """Return complete runs of the sentinel among the last RECENT_TRIALS trials of all devices, oldest first.
+
+        They are under every driver, and the newest `most` of them. Before them comes the first complete trial of each
+        search that they belong to, which its first sentinel is compared with.
+        """
+        is_complete = TrialRow.state == TrialState.COMPLETE.value
+        query = (
+            select(TrialRow, ProblemRow)
+            .join(ProblemRow, ProblemRow.id == TrialRow.problem_id)
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug, is_complete)
+        )
+        newest = query.where(TrialRow.purpose == "sentinel").order_by(TrialRow.id.desc()).limit(most)
+        first = query.where(TrialRow.purpose == "search").order_by(TrialRow.id).limit(1)
+
+        def read(session: Session) -> list[StoredTrial]:
+            last = session.scalar(_LAST_TRIAL) or 0
+            runs = session.execute(newest.where(TrialRow.id > last - RECENT_TRIALS)).all()[::-1]
+            rows: list[Any] = []
+            for device, problem in dict.fromkeys((run.device_id, of.id) for run, of in runs):
+                rows += session.execute(first.where(TrialRow.device_id == device, TrialRow.problem_id == problem)).all()
+            return known_rows([*rows, *runs], lambda found: _stored(*found))
+
+        return self.read(read)
+
+
+def _stored(row: TrialRow, of: ProblemRow) -> StoredTrial:
+    provenance = value_of(Provenance, row)
+    problem = to_problem(of.family, of.spec)
+    return StoredTrial(trial=to_trial(row), problem=problem, provenance=provenance, purpose=row.purpose)
