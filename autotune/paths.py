@@ -16,6 +16,9 @@ from autotune.errors import AutotuneError, NewerSchemaError, StoreError
 
 _PACKAGE = Path(__file__).parent
 
+PAGE = _PACKAGE / "service" / "page"
+"""The folder of the service's page, which reports are made of, too."""
+
 APPLICATION_ID = 0x4154554E
 """Marks an SQLite file as a database of this project ("ATUN" in its header)."""
 

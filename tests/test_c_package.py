@@ -31,7 +31,7 @@ from autotune.kernels.render import render
 from autotune.lookup import Match, TuningTable
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
-from autotune.model.plan import Buffer, Launch, Plan, Role
+from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
 from autotune.model.problem import Problem
 from autotune.space.family import CExport, KernelFamily
 from autotune.space.search_space import SearchSpace
@@ -256,6 +256,7 @@ def arguments(launch: Launch, order: dict[str, int]) -> Iterator[tuple[int, int]
         if isinstance(argument, str):
             yield 0, order[argument]
         else:
+            assert isinstance(argument, Scalar)
             scalars = ("alpha", "beta")
             yield (2, scalars.index(argument.name)) if argument.name else (1, int(argument.value))
 

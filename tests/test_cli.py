@@ -271,7 +271,7 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
     ("arguments", "message"),
     [
         ((), "COMMAND (autotune --help)"),
-        (("tune",), "invalid choice: 'tune'"),
+        (("xyzzy",), "invalid choice: 'xyzzy'"),
         (("run",), "required: --device (autotune run --help)"),
         (("run", "--device", "adreno", "--family", "reduce"), "no shapes of reduce given (give --shape"),
         (("run", "--device", "adreno", "--shape"), "expected at least one argument"),

@@ -129,7 +129,7 @@ def test_equal_contents_give_equal_tables_and_what_is_not_there_none(store: Stor
 
 
 def test_an_unknown_format_is_refused(store: Store) -> None:
-    with pytest.raises(UsageError, match="there are json, csv, markdown, c, sqlite"):
+    with pytest.raises(UsageError, match="there are json, csv, markdown, c, defines, sqlite, html"):
         export_table(store, None, "gemm", "xml")
 
 

@@ -100,11 +100,15 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, exists: bool, m
         ("device,family,m,n,k\n", True),
         ("## Qualcomm Adreno (`adreno-730`)\n\nFamily `gemm`.\n", True),
         ("/* Tuned configurations of OpenCL kernels, written by autotune. Do not edit: export again. */\n", True),
+        ("<!doctype html>\n<!-- Written by autotune. -->\n", True),
+        ('<svg xmlns="http://www.w3.org/2000/svg" role="img">\n<!-- Written by autotune. -->\n', True),
         ("", True),
         ("# My project\n\nFamily `x`\n", False),
         ('{"name": "package.json"}', False),
         ("/* my own header */\n", False),
         ("name,family\n", False),
+        ("<!doctype html>\n<html>\n", False),
+        ('<svg xmlns="http://www.w3.org/2000/svg" role="img">\n<title>', False),
     ],
 )
 def test_an_output_file_is_replaced_only_where_it_is_an_export(tmp_path: Path, text: str, is_ours: bool) -> None:
@@ -118,7 +122,7 @@ def test_an_output_file_is_replaced_only_where_it_is_an_export(tmp_path: Path, t
             check_replaceable(path)
 
 
-@pytest.mark.parametrize("form", ["json", "csv", "markdown", "c", "sqlite"])
+@pytest.mark.parametrize("form", ["json", "csv", "markdown", "c", "sqlite", "html"])
 def test_the_command_replaces_its_own_files_and_others_only_by_force(
     tmp_path: Path, empty_database: Path, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,3 +171,39 @@ class TestRealSearch:
         assert winner == seen[2]
         assert [run.trials[1][0].configuration == winner for run in (knowing, alone)] == [True, False]
         assert len(knowing.trials) == len(alone.trials) == 3
+
+
+class TestJournal:
+    """Of the launches of workers, beside what was in flight: worker, from, to."""
+
+    SUBJECT = ("slug", "driver", "problem", "configuration")
+
+    def _disagreements(self, lines: list[tuple[str, float, str]], flights: list[Any], **others: Any) -> list[str]:
+        script = load("chaos_journal.py")
+        told = [script.Line(worker="w0", what=w, at=at, id=i, subject=self.SUBJECT) for w, at, i in lines]
+        server = type("Flights", (), {"execute": lambda _, __: [(*self.SUBJECT, *flight) for flight in flights]})()
+        found: list[str] = script.disagreements(
+            told, server, others.get("stored", {self.SUBJECT}), others.get("lost", ()), all_stored=True
+        )
+        return found
+
+    def test_a_launch_belongs_to_one_flight_and_a_flight_to_one_launch(self) -> None:
+        flights = [("w0", 1.0, 2.0), ("w1", 3.0, None)]
+        assert self._disagreements([("launched", 1.5, "a")], flights) == []
+        [late] = self._disagreements([("launched", 2.5, "a")], flights)
+        assert "not in flight" in late
+        [elsewhere] = self._disagreements([("launched", 3.5, "a")], flights)
+        assert "not in flight" in elsewhere
+        [twice] = self._disagreements([("launched", 1.5, "a"), ("launched", 1.6, "b")], flights)
+        assert "launched 2 times in one flight" in twice
+        again = self._disagreements([("launched", 1.5, "a"), ("launched", 1.6, "a")], flights)
+        assert "a was launched 2 times" in again
+
+    def test_what_was_reported_is_stored_and_not_in_quarantine(self) -> None:
+        told = [("launched", 1.5, "a"), ("reported", 1.9, "a")]
+        assert self._disagreements(told, [("w0", 1.0, 2.0)]) == []
+        [blamed] = self._disagreements(told, [("w0", 1.0, 2.0)], lost=[self.SUBJECT])
+        assert "is in quarantine" in blamed
+        assert self._disagreements(told, [("w0", 1.0, 2.0), ("w0", 3.0, 4.0)], lost=[self.SUBJECT]) == []
+        [gone] = self._disagreements(told, [("w0", 1.0, 2.0)], stored=())
+        assert "not stored" in gone

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.arguments import ANY_DEVICE, DATABASE, argument, command, family, file, flag, repeated
+from autotune.cli.arguments import ANY_DEVICE, DATABASE, argument, command, family, file, flag, repeated, shape
 from autotune.cli.lookup import named_device
 from autotune.cli.output import tell, write
 from autotune.errors import DeviceSelectionError, MissingDatabaseError, UsageError
 from autotune.export import export_package, export_table
-from autotune.export.formats import FORMATS
+from autotune.export.formats import FORMATS, TRIAL_FORMATS, Format
 from autotune.lookup.chain import guess
 from autotune.lookup.json_table import read_contents
 from autotune.paths import data_folder
@@ -20,13 +20,14 @@ from autotune.paths import data_folder
 if TYPE_CHECKING:
     from autotune.store import Store
 
-_MEANINGS = "; ".join(f"{form.name}: {form.meaning}" for form in FORMATS.values())
+_MEANINGS = "; ".join(f"{form.name}: {form.meaning}" for form in (*FORMATS.values(), *TRIAL_FORMATS.values()))
 
 
 @command(
     ANY_DEVICE,
     family("all that are stored if left out; CSV holds one", default=None),
-    argument("--format", choices=FORMATS, required=True, help=f"format of the table: {_MEANINGS}"),
+    argument("--format", choices=(*FORMATS, *TRIAL_FORMATS), required=True, help=f"format of the table: {_MEANINGS}"),
+    shape("with --format t4 or kernel-tuner: the shape whose trials are written"),
     file("--output", "file to write; standard output if left out"),
     argument(
         "--kernels",
@@ -42,25 +43,21 @@ _MEANINGS = "; ".join(f"{form.name}: {form.meaning}" for form in FORMATS.values(
         "export --device adreno-730 --format c --kernels autotune_c --also adreno-740",
         "export --format csv --family reduce",
         "export --format json > tables.json",
+        "export --format t4 --device adreno-730 --shape 512,512,512 --family gemm --output results.json",
     ),
 )
 def export_command(options: argparse.Namespace) -> int:
-    """Write the tuning table of a device, or of all, for use in an application."""
+    """Write the tuning table of a device, or of all, for use in an application; or trials for other tuners."""
+    if options.format in TRIAL_FORMATS:
+        return _export_trials(options)
     form = FORMATS[options.format]
-    if not form.writer and options.output is None:
-        raise UsageError(f"a {form.title} table can be written only to a file", hint="give --output FILE")
-    if not form.writer and options.family:
-        raise UsageError(f"a {form.title} table holds every kernel family", hint="leave out --family")
-    if options.kernels and (not form.has_folder or options.output):
-        raise UsageError("--kernels writes a folder of C files", hint="use --format c --kernels DIR, without --output")
-    if options.also and not options.kernels:
-        raise UsageError("--also needs --kernels", hint="give --kernels DIR")
+    _check_options(options, form)
     from autotune.export.contents import stored_families
     from autotune.export.files import check_replaceable
 
     if options.output and not options.force:
         check_replaceable(options.output)
-    with _source(options) as (store, slug):
+    with opened_source(options) as (store, slug):
         families = [options.family] if options.family else stored_families(store, slug)
         if form.has_folder:
             _tell_left_out(store, slug, families)
@@ -77,6 +74,43 @@ def export_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_options(options: argparse.Namespace, form: Format) -> None:
+    """Raise UsageError for options that do not go together."""
+    if options.shape:
+        raise UsageError(f"a {form.title} table holds every shape", hint="leave out --shape")
+    if not form.writer and options.output is None:
+        raise UsageError(f"a {form.title} table can be written only to a file", hint="give --output FILE")
+    if not form.writer and options.family:
+        raise UsageError(f"a {form.title} table holds every kernel family", hint="leave out --family")
+    if options.kernels and (not form.has_folder or options.output):
+        raise UsageError("--kernels writes a folder of C files", hint="use --format c --kernels DIR, without --output")
+    if options.also and not options.kernels:
+        raise UsageError("--also needs --kernels", hint="give --kernels DIR")
+
+
+def _export_trials(options: argparse.Namespace) -> int:
+    """Write the trials of one problem. Raises UsageError for options that leave open which, or that say more."""
+    from autotune.export.files import check_replaceable
+    from autotune.export.kernel_tuner import export_trials
+
+    title = TRIAL_FORMATS[options.format].title
+    if not (options.device and options.family):
+        raise UsageError(f"{title} holds the trials of one device and family", hint="give --device and --family")
+    if options.kernels or options.also:
+        raise UsageError(f"{title} holds no kernels", hint="leave out --kernels and --also")
+    if len(options.shape) > 1:
+        raise UsageError(f"{title} holds the trials of one shape", hint="quote it if it has words")
+    if options.output and not options.force:
+        check_replaceable(options.output)
+    with opened_source(options) as (store, slug):
+        wanted = options.shape[0] if options.shape else None
+        text = export_trials(store, str(slug), options.family, wanted, options.format)
+    write(options.output, text)
+    if options.output:
+        tell(f"wrote {options.output}")
+    return 0
+
+
 def _tell_left_out(store: "Store", slug: str | None, families: Sequence[str]) -> None:
     found = [winner.problem for family in families for winner in store.best(slug, family)]
     left_out = sum(problem != problem.plain for problem in found)
@@ -85,7 +119,7 @@ def _tell_left_out(store: "Store", slug: str | None, families: Sequence[str]) ->
 
 
 @contextlib.contextmanager
-def _source(options: argparse.Namespace) -> "Iterator[tuple[Store, str | None]]":
+def opened_source(options: argparse.Namespace) -> "Iterator[tuple[Store, str | None]]":
     """Yield the store to export from, and the slug of the requested device; None for all devices.
 
     The store is the database or, if that has nothing of the device, the table shipped for it. Raises

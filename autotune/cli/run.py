@@ -21,6 +21,7 @@ from autotune.model.trial import Request
 
 if TYPE_CHECKING:
     from autotune.measure.worker import Worker
+    from autotune.propose.prior import Source
     from autotune.search import Budget, SamplerChoice
     from autotune.store import Quarantined, Store
 
@@ -92,7 +93,16 @@ def run_command(options: argparse.Namespace) -> int:
         return run_elsewhere(options)
     if not (options.shape or options.shapes or options.preset or options.misses):
         _use_default_preset(options)
-    own, others = _requests(options)
+    return tune_requests(options, *_requests(options))
+
+
+def tune_requests(
+    options: argparse.Namespace, own: list[Request], others: list[Request], foreign: "Sequence[Source]" = ()
+) -> int:
+    """Tune `own` and those of `others` that fit the device, with the options of `autotune run`; report the results.
+
+    `foreign` is what other tuners measured of their family.
+    """
     sampler = _sampler(options)
     for family in dict.fromkeys(request.problem.family for request in [*own, *others]):
         check_algorithms(family, options.algorithm)
@@ -115,7 +125,7 @@ def run_command(options: argparse.Namespace) -> int:
 
     with DeviceLock(device), Worker(selector=device.selector) as worker:
         worker.start()  # the other modules load meanwhile
-        return _tune(options, device, requests, budget, sampler, worker)
+        return _tune(options, device, requests, budget, sampler, worker, foreign)
 
 
 def _tune(
@@ -125,6 +135,7 @@ def _tune(
     budget: "Budget",
     sampler: "SamplerChoice | None",
     worker: "Worker",
+    foreign: "Sequence[Source]",
 ) -> int:
     from autotune.cli.doctor import examined
     from autotune.display.progress import progress
@@ -153,6 +164,7 @@ def _tune(
             builds=builders_for(device),
             retries_quarantined=options.retry_quarantined,
             sampler=sampler,
+            foreign=foreign,
         )
         _learn(store, device, outcomes)
         if options.crossover:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyopencl as cl
@@ -29,11 +29,12 @@ from autotune.device.quirks import (
 from autotune.device.sensors import Reading, Sensors, find_sensors
 from autotune.errors import AutotuneError, BuildError, DeviceSelectionError, KernelError, LaunchError, WorkGroupError
 from autotune.model.device import Device
-from autotune.model.plan import Buffer, Launch, Plan
-from autotune.model.problem import NUMBER_TYPES
+from autotune.model.plan import Buffer, Launch, LocalMemory, Plan
+from autotune.model.problem import ELEMENT_TYPES
 from autotune.paths import user_cache_folder
 
-CHANNELS = {name: getattr(cl.channel_type, number.channel) for name, number in NUMBER_TYPES.items() if number.channel}
+CHANNELS = {name: getattr(cl.channel_type, number.channel) for name, number in ELEMENT_TYPES.items() if number.channel}
+CHANNEL_ORDERS = {4: cl.channel_order.RGBA, 2: cl.channel_order.RG, 1: cl.channel_order.R}
 
 _BUILD_SUCCESS = 0
 _LARGEST_NS = 2**63 - 1
@@ -180,14 +181,14 @@ class Session:
         try:
             if not buffer.image_width:
                 return cl.Buffer(self.context, flags, size=buffer.size_bytes)
-            pixels = cl.ImageFormat(cl.channel_order.RGBA, CHANNELS[buffer.dtype])
+            pixels = cl.ImageFormat(CHANNEL_ORDERS[buffer.channels], CHANNELS[buffer.dtype])
             shape = (buffer.image_width, buffer.image_height)
             if not buffer.view_of:
                 return cl.create_image(self.context, flags, pixels, shape=shape)
             view = cl.ImageDescriptor()
-            view.image_type = cl.mem_object_type.IMAGE2D
+            view.image_type = cl.mem_object_type.IMAGE1D_BUFFER if buffer.is_line else cl.mem_object_type.IMAGE2D
             view.shape = (*shape, 1)
-            view.pitches = (buffer.row_pitch * NUMBER_TYPES[buffer.dtype].size_bytes, 0)
+            view.pitches = (buffer.row_pitch * ELEMENT_TYPES[buffer.dtype].size_bytes, 0)
             view.buffer = allocated[buffer.view_of]
             return cl.Image(self.context, flags, pixels, desc=view)
         except cl.Error as error:
@@ -198,25 +199,32 @@ class Session:
             if isinstance(memory, cl.Buffer):
                 event = cl.enqueue_copy(self.queue, memory, values, is_blocking=wait)
             else:
-                region = (memory.width, memory.height)
-                event = cl.enqueue_copy(self.queue, memory, values, origin=(0, 0), region=region, is_blocking=wait)
+                event = cl.enqueue_copy(
+                    self.queue, memory, values, origin=(0, 0), region=_all(memory), is_blocking=wait
+                )
         if not wait:
             self._written.append(event)
 
     def fill(self, memory: Memory, value: NDArray[Any]) -> None:
         if not isinstance(memory, cl.Buffer):
-            self.write(memory, np.repeat(value, 4 * memory.width * memory.height))
+            self.write(memory, np.repeat(value, memory.size // value.itemsize))
             return
         with _refusals():
             cl.enqueue_fill_buffer(self.queue, memory, value, 0, memory.size)
 
-    def copy(self, source: cl.Buffer, target: cl.Buffer, size_bytes: int) -> None:
+    def copy(self, source: Memory, target: Memory, size_bytes: int) -> None:
         with _refusals():
-            cl.enqueue_copy(self.queue, target, source, byte_count=size_bytes)
+            if isinstance(source, cl.Buffer):
+                cl.enqueue_copy(self.queue, target, source, byte_count=size_bytes)
+            else:
+                cl.enqueue_copy(self.queue, target, source, src_origin=(0, 0), dest_origin=(0, 0), region=_all(source))
 
-    def read(self, memory: cl.Buffer, into: NDArray[Any]) -> None:
+    def read(self, memory: Memory, into: NDArray[Any]) -> None:
         with _refusals():
-            cl.enqueue_copy(self.queue, into, memory, is_blocking=True)
+            if isinstance(memory, cl.Buffer):
+                cl.enqueue_copy(self.queue, into, memory, is_blocking=True)
+            else:
+                cl.enqueue_copy(self.queue, into, memory, origin=(0, 0), region=_all(memory), is_blocking=True)
         self._written.clear()
 
     # Launches
@@ -236,7 +244,9 @@ class Session:
             for kernel, launch in zip(kernels, launches, strict=True):
                 changing, named = [], []
                 for index, argument in enumerate(launch.arguments):
-                    if not isinstance(argument, str):
+                    if isinstance(argument, LocalMemory):
+                        kernel.set_arg(index, cast("Any", cl.LocalMemory(argument.size_bytes)))
+                    elif not isinstance(argument, str):
                         kind = NUMPY_TYPES[argument.dtype]
                         kernel.set_arg(index, kind(scalars.get(argument.name, argument.value)))
                         if argument.name in variables:
@@ -333,6 +343,11 @@ def _new_queue(place: "str | cl.Context", profiles: bool) -> tuple[cl.Context, c
         return context, cl.CommandQueue(context, device, properties=properties)
     except Exception as error:  # pyopencl makes queries that the driver may refuse
         raise DeviceSelectionError(f"device {place} cannot be opened: {first_line(error)}") from error
+
+
+def _all(image: Memory) -> tuple[int, int]:
+    """Return the region of a whole image, in pixels."""
+    return image.width, image.height
 
 
 @contextmanager

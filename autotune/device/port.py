@@ -18,9 +18,9 @@ from autotune.device.quirks import Quirks
 from autotune.device.sensors import Reading
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan
-from autotune.model.problem import NUMBER_TYPES
+from autotune.model.problem import ELEMENT_TYPES
 
-NUMPY_TYPES: dict[str, type[np.generic]] = {name: getattr(np, name) for name in NUMBER_TYPES}
+NUMPY_TYPES: dict[str, type[np.generic]] = {name: getattr(np, name) for name in ELEMENT_TYPES}
 
 Program = Any
 Kernel = Any
@@ -132,11 +132,11 @@ class Port(Protocol):
         ...
 
     def copy(self, source: Memory, target: Memory, size_bytes: int) -> None:
-        """Copy the start of one buffer to another."""
+        """Copy the start of one buffer to another, or a whole image to one of its shape."""
         ...
 
     def read(self, memory: Memory, into: NDArray[Any]) -> None:
-        """Copy the start of a buffer into a contiguous array."""
+        """Copy the start of a buffer, or all pixels of an image, into a contiguous array."""
         ...
 
     def bind(

@@ -258,7 +258,7 @@ def _complaint(error: Exception) -> str:
 
 def _run_blocks(port: Port, program: Program, kernel: str, blocks: Sequence[Probe]) -> dict[str, str]:
     group = 2 ** (min(GROUP, port.device.limits.max_work_group_size).bit_length() - 1)
-    values = np.concatenate([numbers(i, dtype).view(np.uint8) for dtype in NUMPY_TYPES for i in range(3)])
+    values = np.concatenate([numbers(i, dtype).view(np.uint8) for dtype in NUMBER_TYPES for i in range(3)])
     into = np.zeros(len(blocks) * _SLICE, np.uint8)
     memory = {"input": _buffer(port, values), "output": _buffer(port, into)}
     arguments = ("input", "output")

@@ -20,7 +20,7 @@ from autotune.kernels import find_family
 from autotune.manual import Topic, for_terminal
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
-from autotune.model.plan import Buffer, Plan, Scalar
+from autotune.model.plan import Buffer, LocalMemory, Plan, Scalar
 from autotune.model.trial import BuildState, Calibration, Request, Timer, TrialState, Winner, time_text
 
 if TYPE_CHECKING:
@@ -306,7 +306,9 @@ def print_plan(plan: Plan, stream: IO[str]) -> None:
 
 def _layout(buffer: Buffer) -> str:
     parts = [
-        f"image of {buffer.image_width} x {buffer.image_height} RGBA pixels" if buffer.image_width else "",
+        f"image of {buffer.image_width} x {buffer.image_height} {'RGBA'[: buffer.channels]} pixels"
+        if buffer.image_width
+        else "",
         f"over {buffer.view_of}" if buffer.view_of else "",
         f"rows of {buffer.row_pitch}" if buffer.row_pitch else "",
         "zeroed before the first call" if buffer.is_zeroed else "",
@@ -314,9 +316,11 @@ def _layout(buffer: Buffer) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _argument(argument: str | Scalar) -> str:
+def _argument(argument: str | Scalar | LocalMemory) -> str:
     if isinstance(argument, str):
         return argument
+    if isinstance(argument, LocalMemory):
+        return f"{bytes_text(argument.size_bytes)} of local memory"
     return f"{argument.dtype} {argument.name or argument.value}"
 
 

@@ -1,4 +1,4 @@
-"""Exports tables for other programs and for people as JSON, CSV, Markdown, C and SQLite.
+"""Exports tables for other programs and for people as JSON, CSV, Markdown, HTML, C and SQLite.
 
 This file holds the public functions, which load the writers only when they are needed.
 """
@@ -39,7 +39,10 @@ def export_table(store: "Store", device_slug: str | None, family: str | None, fo
             f"a {known.title} table has the columns of one kernel family, and {', '.join(families)} are stored",
             hint=f"choose one, such as --family {families[0]}",
         )
-    tables = {name: read_tables(store, device_slug, name, predictors=known.has_predictors) for name in families}
+    tables = {
+        name: read_tables(store, device_slug, name, predictors=known.has_predictors, trials=known.has_trials)
+        for name in families
+    }
     if known.families == "joined":
         return known.text(joined(list(tables.values())), families[0])
     return "\n".join(known.text(of_family, name) for name, of_family in tables.items())

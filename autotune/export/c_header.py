@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autotune.export.c_family import FamilyInC, braced, check_distinct, identifier
+from autotune.export.choices import write_choices
 from autotune.export.contents import DeviceTable, plain_part
 from autotune.kernels import find_family
 from autotune.kernels.render import render_c
@@ -30,8 +31,11 @@ _FREE_SLOTS = 4
 def write_c(tables: Sequence[DeviceTable], family: str) -> str:
     """Return a header with a function `autotune_find_<family>_<device>` for each device.
 
-    Raises UsageError when the family has no C export, TableError when two devices have one name in C.
+    For a family without a planner in C, it is the header of `choices`. Raises TableError when two devices have one name
+    in C, UsageError when neither is possible.
     """
+    if find_family(family).c_export is None:
+        return write_choices(tables, family)
     c = FamilyInC(find_family(family))
     check_distinct(table.device.slug for table in tables)
     plain = {table.device.slug: plain_part(table) for table in tables}

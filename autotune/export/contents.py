@@ -1,12 +1,13 @@
 """The contents of a table before formatting: each device with its winners, in a fixed order."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.codec import printable
 from autotune.kernels import DEFAULT_FAMILY, find_family
 from autotune.lookup import table_order
+from autotune.lookup.json_table import plain_entry
 from autotune.lookup.predictor import Predictor, agrees
 from autotune.model.device import Device
 from autotune.model.trial import Winner
@@ -23,6 +24,8 @@ class DeviceTable:
     device: Device
     winners: tuple[Winner, ...]
     predictors: tuple[Predictor, ...] = ()
+    trials: Mapping[str, int] = field(default_factory=dict)
+    """Number of trials of the device, of any family, by how they ended; only where they were asked for."""
 
     @property
     def is_measured(self) -> bool:
@@ -34,11 +37,13 @@ def stored_families(store: Store, device_slug: str | None) -> list[str]:
     return sorted({winner.problem.family for winner in store.best(device_slug)}) or [DEFAULT_FAMILY]
 
 
-def read_tables(store: Store, device_slug: str | None, family: str, *, predictors: bool = False) -> list[DeviceTable]:
+def read_tables(
+    store: Store, device_slug: str | None, family: str, *, predictors: bool = False, trials: bool = False
+) -> list[DeviceTable]:
     """Return the tables of one device or of all, by slug; the winners have the order of a lookup table.
 
     `predictors` adds the stored predictors, else ones made from the trials; any that contradict the winners are left
-    out.
+    out; `trials` adds the counts of trials.
     """
     # The last device of one slug is the one that measured last; a lookup uses that one too.
     known_here = {device.slug: device for device in store.devices() if device_slug in (None, device.slug)}
@@ -52,6 +57,7 @@ def read_tables(store: Store, device_slug: str | None, family: str, *, predictor
         DeviceTable(
             device=_printable_device(with_faults(known_here[slug], store)),
             winners=tuple(sorted(winners, key=lambda winner: table_order(winner.problem))),
+            trials=store.trial_counts(slug).by_state if trials else {},
         )
         for slug, winners in found.items()
     ]
@@ -77,6 +83,13 @@ def plain_part(table: DeviceTable) -> DeviceTable:
         winners=tuple(w for w in table.winners if w.problem == w.problem.plain),
         predictors=tuple(p for p in table.predictors if p.example == p.example.plain),
     )
+
+
+def entry_with_sizes(winner: Winner) -> dict[str, Any]:
+    """Return an entry of a table, and what the page needs of its problem besides."""
+    problem = winner.problem
+    sizes = {"shape": problem.label, "flops": problem.flops, "bytes_moved": problem.bytes_moved}
+    return plain_entry(winner) | sizes
 
 
 def _with_predictors(store: Store, table: DeviceTable, family: KernelFamily) -> DeviceTable:

@@ -9,14 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autotune.errors import TableError, UsageError
-from autotune.export.formats import FORMATS
+from autotune.export.formats import FORMATS, TRIAL_FORMATS
+from autotune.export.svg import MARK
 
 EXAMPLE = "main.c"
 """The file of a package that users are meant to change: their changes are never overwritten."""
 
 _FORCE = "--force overwrites them"
 
-_OURS = re.compile(b"|".join(form.beginning for form in FORMATS.values()))
+_BEGINNINGS = (form.beginning for form in (*FORMATS.values(), *TRIAL_FORMATS.values()))
+_OURS = re.compile(b"|".join([rb"<svg [^>]*>\n" + MARK.encode(), *_BEGINNINGS]))
 _MARK = "/* Written by autotune ({}). Once changed, it is not overwritten without --force. */\n"
 _MARKED = re.compile(rb"/\* Written by autotune \(([0-9a-f]{12})\)[^\n]*\n")
 

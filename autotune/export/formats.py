@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, cast
 
+from autotune.export.svg import MARK
+
 if TYPE_CHECKING:
     from autotune.export.contents import DeviceTable
 
@@ -28,6 +30,8 @@ class Format:
     families: Literal["joined", "appended", "single"] = "joined"
     """Whether several families become one table, one table after the other, or cannot be written."""
     has_predictors: bool = False
+    has_trials: bool = False
+    """Whether it tells how the trials of a device ended."""
     has_folder: bool = False
     """Whether the command can write a folder of sources instead, see `export_package`."""
 
@@ -62,9 +66,34 @@ FORMATS: Mapping[str, Format] = {
             writer="autotune.export.c_header:write_c", families="appended", has_predictors=True, has_folder=True,
         ),
         Format(
+            name="defines", title="Compiler options", meaning="a line of options such as -DTILE=16 for each shape",
+            ending="txt", media_type="text/plain; charset=utf-8", beginning=rb"# Written by autotune",
+            writer="autotune.export.choices:write_defines", families="appended",
+        ),
+        Format(
             name="sqlite", title="SQLite", meaning="the database with all trials",
             ending="sqlite", media_type="application/vnd.sqlite3",
             beginning=rb"SQLite format 3\0",  # the store checks its contents
         ),
+        Format(
+            name="html", title="HTML report", meaning="a page with pictures, as autotune report writes it",
+            ending="html", media_type="text/html; charset=utf-8", beginning=rb"<!doctype html>\n" + MARK.encode(),
+            writer="autotune.export.report:write_report", has_trials=True,
+        ),
     )
 }  # fmt: skip
+
+TRIAL_FORMATS: Mapping[str, Format] = {
+    form.name: form
+    for form in (
+        Format(
+            name="t4", title="T4", meaning="the trials of one shape, as other tuners write their results",
+            ending="json", media_type="application/json", beginning=rb'\{"tool": "autotune',
+        ),
+        Format(
+            name="kernel-tuner", title="Kernel Tuner", meaning="the same as a cache that Kernel Tuner replays",
+            ending="json", media_type="application/json", beginning=rb'\{"tool": "autotune',
+        ),
+    )
+}  # fmt: skip
+"""What the command writes of the trials of one problem, see `kernel_tuner.py`."""

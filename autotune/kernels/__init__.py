@@ -1,9 +1,10 @@
 """The registry of kernel families, which are found by name.
 
 The subpackages of this package are built in. Other families come with installed packages, as entry points of the group
-``autotune.families``, or from Python files that the environment variable AUTOTUNE_FAMILIES lists, separated as in PATH;
-each file defines its family as ``FAMILY``. Child processes inherit the variable. A family is code, so tables, databases
-and services can only name families, never say where to load one from.
+``autotune.families``, or from files that the environment variable AUTOTUNE_FAMILIES lists, separated as in PATH: kernel
+files (``.toml``, see `kernel_file`), and Python files, each of which defines its family as ``FAMILY``. Child processes
+inherit the variable. A family is code, so tables, databases and services can only name families, never say where to
+load one from.
 """
 
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ DEFAULT_FAMILY = "gemm"
 """The family that is meant where none is named or stored."""
 ENTRY_POINTS = "autotune.families"
 FILES = "AUTOTUNE_FAMILIES"
+KERNEL_FILES = (".toml", ".json")
+"""Endings of kernel files; other files are Python."""
 FILE_MODULE = "autotune_family_"
 """Beginning of the names of the modules that are made of files."""
 
@@ -61,7 +64,12 @@ def families_of_files() -> Mapping[str, "KernelFamily"]:
 
     found: dict[str, KernelFamily] = {}
     for path in filter(None, os.environ.get(FILES, "").split(os.pathsep)):
-        family = _checked(lambda path=path: _run_file(path), f"{FILES}: {path}")
+        # A kernel file's own errors name it and the line.
+        family = (
+            _run_file(path)
+            if path.endswith(KERNEL_FILES)
+            else _checked(lambda path=path: _run_file(path), f"{FILES}: {path}")
+        )
         if family.name in found:
             raise UsageError(f"{FILES}: two files define a kernel family {family.name}", hint="list one of them")
         found[family.name] = family
@@ -83,7 +91,7 @@ def _entry_points() -> Mapping[str, "EntryPoint"]:
 
 
 def _run_file(path: str) -> Any:
-    """Run a Python file as a module and return its FAMILY.
+    """Read a kernel file, or run a Python file as a module, and return its family.
 
     The module's name depends on the path alone, so that child processes find the classes of the objects they are sent.
     """
@@ -94,6 +102,10 @@ def _run_file(path: str) -> Any:
 
     file = Path(path).resolve(strict=True)
     name = f"{FILE_MODULE}{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    if file.suffix in KERNEL_FILES:
+        from autotune.kernel_file.family import load_file
+
+        return load_file(file, name)
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError("it is not a Python file")
@@ -109,8 +121,9 @@ def _checked(load: Any, source: str, name: str = "") -> "KernelFamily":
     try:
         family = load()
     except Exception as error:  # code of others may raise anything
-        reason = error.message if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"{source} cannot be loaded: {reason}") from error
+        if isinstance(error, UsageError):
+            raise UsageError(f"{source} cannot be loaded: {error.message}", hint=error.hint) from error
+        raise UsageError(f"{source} cannot be loaded: {type(error).__name__}: {error}") from error
     if not isinstance(family, KernelFamily):
         raise UsageError(f"{source}: FAMILY is a {type(family).__name__}", hint="it must be a KernelFamily object")
     faults = family.contract_faults()

@@ -266,21 +266,30 @@ def parse_shapes(text: Iterable[str], place: str, problem_type: type[Problem] = 
     header naming fields of the problem and optionally ``calls`` and ``label``; an empty cell leaves a field at its
     default. Raises UsageError naming place and line.
     """
+    lines = list(text)
+    requests = []
+    for number, found in parse_lines(lines, problem_type):
+        if isinstance(found, UsageError):
+            raise UsageError(f"{place}:{number}: {found.message}", hint=found.hint) from found
+        requests.append(found)
+    if not requests:
+        is_empty = not any(map(_without_comment, lines))
+        what = "no shapes" if is_empty else "a header and no shapes"
+        raise UsageError(f"{place}: holds {what}", hint="one a line, such as 512,512,512 x3 label")
+    return merge(requests)
+
+
+def parse_lines(text: Iterable[str], problem_type: type[Problem]) -> Iterator[tuple[int, Request | UsageError]]:
+    """Parse a text as `parse_shapes` does, and yield what each line holds, or why it cannot be read."""
     lines = [(number, _without_comment(line)) for number, line in enumerate(text, start=1)]
     lines = [(number, line) for number, line in lines if line]
-    if not lines:
-        raise UsageError(f"{place}: holds no shapes", hint="one a line, such as 512,512,512 x3 label")
-    header = [name.strip().lower() for name in lines[0][1].split(",")]
+    header = [name.strip().lower() for name in lines[0][1].split(",")] if lines else []
     is_csv = not set(header).isdisjoint(size_names(problem_type))
-    requests = []
     for number, line in lines[1:] if is_csv else lines:
         try:
-            requests.append(_from_csv(header, line, problem_type) if is_csv else _from_line(line, problem_type))
+            yield number, _from_csv(header, line, problem_type) if is_csv else _from_line(line, problem_type)
         except UsageError as error:
-            raise UsageError(f"{place}:{number}: {error.message}", hint=error.hint) from error
-    if not requests:
-        raise UsageError(f"{place}: holds a header and no shapes")
-    return merge(requests)
+            yield number, error
 
 
 def read_lines(path: Path) -> list[str]:

@@ -1,19 +1,31 @@
 """Render kernels and exported C from templates, and identify the templates. The only module that imports Jinja2."""
 
 import hashlib
+import sys
+from collections.abc import Mapping
 from functools import cache
+from types import FrameType
+from typing import Any
 
-from jinja2 import BaseLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2 import BaseLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined, Template, TemplateError
+from jinja2.exceptions import SecurityError
 from jinja2.meta import find_referenced_templates, find_undeclared_variables
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from autotune import __version__
 from autotune.errors import BuildError, ConfigurationError
-from autotune.model.configuration import Configuration
+from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.plan import Plan
 from autotune.model.trial import Provenance, now_utc
 from autotune.paths import data_folder
 from autotune.space.family import KernelFamily
+
+MOST_STEPS, MOST_CHARACTERS = 500_000, 8 * 2**20
+"""Limits of rendering a template of a stranger: lines of it that are run, and characters of the source."""
+FILTERS = ("abs", "default", "int", "join", "length", "list", "lower", "max", "min", "string", "sum", "upper")
+"""Filters that templates of strangers may use."""
 
 
 def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
@@ -24,9 +36,38 @@ def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> st
     """
     values = {**dict(configuration.values), **dict(plan.template_values)}
     try:
-        return _environment(family).get_template(family.template_name(configuration.algorithm)).render(values)
+        template = _environment(family).get_template(family.template_name(configuration.algorithm))
+        return template.render(values) if family.is_trusted else _render_bounded(template, values)
     except TemplateError as error:
         raise BuildError(f"template of {family.name} {configuration.algorithm} failed: {error}") from error
+
+
+def _render_bounded(template: Template, values: Mapping[str, Value]) -> str:
+    """Render a template of a stranger: raises TemplateError when it takes too many steps or gives too much text."""
+    steps = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal steps
+        steps += event == "line"
+        if steps > MOST_STEPS:
+            raise SecurityError(f"it takes more than {MOST_STEPS} steps")
+        return count
+
+    parts: list[str] = []
+    left = MOST_CHARACTERS
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        for part in template.generate(values):
+            left -= len(part)
+            if left < 0:
+                raise SecurityError(f"it gives more than {MOST_CHARACTERS} characters")
+            parts.append(part)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise SecurityError(str(error)) from error
+    finally:
+        sys.settrace(before)
+    return "".join(parts)
 
 
 @cache
@@ -66,7 +107,7 @@ def render_c(name: str, **values: object) -> str:
 
 @cache
 def _environment(family: KernelFamily) -> Environment:
-    return _environment_of(DictLoader(family.templates))
+    return _environment_of(DictLoader(family.templates), Environment if family.is_trusted else _Sandbox)
 
 
 @cache
@@ -74,13 +115,33 @@ def _c_environment() -> Environment:
     return _environment_of(FileSystemLoader(data_folder("templates") / "c"))
 
 
-def _environment_of(loader: BaseLoader) -> Environment:
-    return Environment(
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Templates of strangers: no attributes of Python, arithmetic of numbers only, few filters."""
+
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.filters = {name: self.filters[name] for name in FILTERS}
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if not (isinstance(left, int) and isinstance(right, int)):
+            raise SecurityError(f"{operator} needs two numbers")
+        if operator == "**" and not (abs(left) <= 2**31 and 0 <= right <= 31):
+            raise SecurityError(f"{left} ** {right} is too large")
+        found = super().call_binop(context, operator, left, right)
+        if abs(found) > 2**63:
+            raise SecurityError("a number is too large")
+        return found
+
+
+def _environment_of(loader: BaseLoader, kind: type[Environment] = Environment) -> Environment:
+    return kind(
         loader=loader,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        autoescape=False,  # noqa: S701 - the output is C
+        autoescape=False,
         keep_trailing_newline=True,
     )
 

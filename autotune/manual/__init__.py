@@ -15,6 +15,7 @@ TOPICS = (
     "tuning",
     "winners",
     "kernels",
+    "own",
     "service",
     "operations",
     "measuring",

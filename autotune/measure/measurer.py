@@ -1,5 +1,6 @@
 """Turns a `Job` into a `Trial`: render, build, verify, time. Runs in a child process, which may crash (worker.py)."""
 
+import dataclasses
 import statistics
 import time
 from collections import OrderedDict
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from autotune import tracing
 from autotune.device.clocks import calibrate
 from autotune.device.port import NO_SCALARS, NUMPY_TYPES, Call, Kernel, KernelFacts, Port
-from autotune.errors import BuildError, KernelError, WorkGroupError
+from autotune.errors import BuildError, KernelError, LaunchError, WorkGroupError
 from autotune.kernels import find_family
 from autotune.kernels.render import render
 from autotune.measure.operands import Loaded, Operands, Workplace, canary, same_bits, with_canary
@@ -82,8 +83,8 @@ class Measurer:
             is_first = key not in self._was_run
             self._was_run.add(key)
             with place:
-                runner = _Runner(self._port, built, self._operands, place, self._stopwatch, self._probe)
-                measurement = runner.run(job, is_first=is_first)
+                runner = self._runner(built, place)
+                measurement = runner.run(job, lambda loaded: self._expect(family, job, loaded), is_first=is_first)
         except _Refused as refusal:
             state, message = refusal.state, str(refusal)
         except WorkGroupError as error:
@@ -97,6 +98,22 @@ class Measurer:
         return Trial(
             configuration=job.configuration, state=state, measurement=measurement, message=message, seed=job.seed
         )
+
+    def _runner(self, built: _Built, place: Workplace) -> "_Runner":
+        return _Runner(self._port, built, self._operands, place, self._stopwatch, self._probe)
+
+    def _expect(self, family: KernelFamily, job: Job, loaded: Loaded) -> None:
+        """Run the reference kernel of a case, if it has one that was not run yet."""
+        if loaded.case.reference is None:
+            return
+        wanted = dataclasses.replace(job, configuration=loaded.case.reference, source="", binary=b"")
+        try:
+            with tracing.span("reference"):
+                built = self._build(family, wanted)
+                with Workplace(self._port, self._operands, built.plan) as place:
+                    loaded.case.expect(self._runner(built, place).run_once(loaded))
+        except (KernelError, _Refused) as error:
+            raise LaunchError(f"the reference kernel failed: {error}") from error
 
     def _build(self, family: KernelFamily, job: Job) -> _Built:
         key = (job.problem, job.configuration, job.build_options)
@@ -145,7 +162,8 @@ class _Runner:
         self._inputs_ns = 0
         place.zero()
 
-    def run(self, job: Job, *, is_first: bool) -> Measurement:
+    def run(self, job: Job, expect: Callable[[Loaded], None], *, is_first: bool) -> Measurement:
+        """Measure; `expect` is called with the inputs of each check before it."""
         error_ratio = 0.0
         is_large = job.problem.flops > LARGE_FLOPS or self._operands.fitting(self._plan) < 2
         seeds = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
@@ -154,9 +172,9 @@ class _Runner:
                 self._probe(job, seeds[0])
         if job.verifications:
             fresh = FRESH_INPUTS_OF_LARGE if is_large else FRESH_INPUTS
-            error_ratio = self._verify(job, range(fresh * job.seed, fresh * (job.seed + 1)), job.verifications)
+            error_ratio = self._verify(job, range(fresh * job.seed, fresh * (job.seed + 1)), job.verifications, expect)
         elif job.verify:
-            error_ratio = self._verify(job, seeds, len(seeds))
+            error_ratio = self._verify(job, seeds, len(seeds), expect)
         else:
             self._place.prepare_outputs(self._load(job, seeds[-1]))
         return self._time(job, error_ratio)
@@ -180,7 +198,12 @@ class _Runner:
             message = f"not run in full: extrapolated from some work-groups, a call takes {least_ns / 1e6:.3g} ms"
             raise _Refused(TrialState.TOO_SLOW, message)
 
-    def _verify(self, job: Job, seeds: Sequence[int], runs: int) -> float:
+    def run_once(self, loaded: Loaded) -> dict[str, NDArray[Any]]:
+        """Return the outputs of one call on these inputs. Raises _Refused."""
+        self._place.use(loaded)
+        return self._run_once(loaded)
+
+    def _verify(self, job: Job, seeds: Sequence[int], runs: int, expect: Callable[[Loaded], None]) -> float:
         """Return the largest error over tolerance of runs spread over the inputs of these seeds.
 
         What the kernel writes is poisoned before each run. An output that equals the last one checked on the same
@@ -190,6 +213,7 @@ class _Runner:
         largest = 0.0
         for number, seed in enumerate(seeds):
             loaded = self._load(job, seed)
+            expect(loaded)
             judged: dict[str, NDArray[Any]] = {}
             for run in range(number, runs, len(seeds)):
                 outputs = self._run_once(loaded)
@@ -246,7 +270,7 @@ class _Runner:
     def _read_back(self, buffer: Buffer) -> NDArray[Any]:
         values = np.empty(with_canary(buffer).elements, NUMPY_TYPES[buffer.dtype])
         self._port.read(self._place.memory[buffer.name], values)
-        if values[buffer.elements :].tobytes() != canary(buffer.dtype).tobytes():
+        if len(values) > buffer.elements and values[buffer.elements :].tobytes() != canary(buffer.dtype).tobytes():
             raise _Refused(TrialState.WRONG_RESULT, f"the kernel wrote past the end of {buffer.name}")
         return values[: buffer.elements]
 

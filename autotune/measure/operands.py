@@ -125,6 +125,7 @@ class Workplace:
         self._plan = plan
         self.memory: dict[str, Memory] = {}
         """Device memory by the names of the plan's buffers."""
+        self._poisonings = 0
         self._written = [with_canary(b) for b in plan.buffers if b.role in (Role.OUTPUT, Role.SCRATCH)]
         self._own: dict[str, Memory] = {}
         try:
@@ -157,10 +158,11 @@ class Workplace:
                 self._port.copy(loaded.memory[buffer.name], self._own[buffer.name], with_canary(buffer).size_bytes)
 
     def poison_scratch(self) -> None:
-        """Fill scratch with values that spoil every result they enter."""
+        """Fill scratch with values that spoil every result they enter, in turns a maximum and a minimum, too."""
+        self._poisonings += 1
         for buffer in self._plan.buffers:
             if buffer.role is Role.SCRATCH and not buffer.is_zeroed:
-                self._port.fill(self._own[buffer.name], _poison(buffer.dtype))
+                self._port.fill(self._own[buffer.name], _poison(buffer.dtype, self._poisonings))
 
     def zero(self) -> None:
         """Write zeros where the plan needs them before the first call, with a canary behind."""
@@ -171,8 +173,11 @@ class Workplace:
 
 
 def with_canary(buffer: Buffer) -> Buffer:
-    """Return the buffer enlarged by a canary if it is an output or must stay zero, otherwise unchanged."""
-    if buffer.role is not Role.OUTPUT and not buffer.is_zeroed:
+    """Return the buffer enlarged by a canary if it is an output or must stay zero, otherwise unchanged.
+
+    Images have none: no kernel can write outside one.
+    """
+    if buffer.image_width or (buffer.role is not Role.OUTPUT and not buffer.is_zeroed):
         return buffer
     return Buffer(name=buffer.name, role=buffer.role, dtype=buffer.dtype, elements=buffer.elements + CANARY_ELEMENTS)
 
@@ -190,7 +195,7 @@ def canary(dtype: str) -> NDArray[Any]:
 
 def _contents(buffer: Buffer, case: Case) -> NDArray[Any]:
     values = case.inputs[buffer.name].reshape(-1)
-    return np.concatenate([values, canary(buffer.dtype)]) if buffer.role is Role.OUTPUT else values
+    return np.concatenate([values, canary(buffer.dtype)]) if with_canary(buffer) is not buffer else values
 
 
 def _given(plan: Plan) -> tuple[Buffer, ...]:
@@ -198,11 +203,15 @@ def _given(plan: Plan) -> tuple[Buffer, ...]:
     return tuple(b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT))
 
 
-def _poison(dtype: str) -> NDArray[Any]:
+def _poison(dtype: str, number: int) -> NDArray[Any]:
+    """Return an infinity, since a maximum or minimum would pass over NaN, or the largest or least integer."""
     kind = np.dtype(NUMPY_TYPES[dtype])
-    return np.full(1, np.nan if kind.kind == "f" else np.iinfo(kind).max, kind)
+    if kind.kind == "f":
+        return np.full(1, (-1) ** number * np.inf, kind)
+    limits = np.iinfo(kind)
+    return np.full(1, limits.max if number % 2 else limits.min or limits.max // 3, kind)
 
 
 def _shape(buffer: Buffer) -> object:
     """Return a key that is equal for buffers whose memory is interchangeable."""
-    return buffer.dtype, buffer.elements, buffer.image_width, buffer.image_height
+    return buffer.dtype, buffer.elements, buffer.image_width, buffer.image_height, buffer.channels

@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 
 from autotune.model.configuration import Value
-from autotune.model.problem import NUMBER_TYPES
+from autotune.model.problem import ELEMENT_TYPES
 
 
 class Role(enum.Enum):
@@ -20,13 +20,13 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Buffer:
-    """Device memory of a plan. An image holds four elements of a row in each pixel (RGBA)."""
+    """Device memory of a plan. A pixel of an image holds `channels` successive elements of a row."""
 
     name: str
     role: Role
     dtype: str
     elements: int
-    """Number of elements; for an image, 4 * width * height."""
+    """Number of elements; for an image, channels * width * height."""
     image_width: int = 0
     """In pixels; 0 for a plain buffer."""
     image_height: int = 0
@@ -34,12 +34,16 @@ class Buffer:
     """For the role VIEW: name of the buffer whose memory the image shows; that buffer comes earlier in the plan."""
     row_pitch: int = 0
     """Elements between the starts of rows in the buffer of `view_of`."""
+    channels: int = 4
+    """Elements in a pixel of an image: 4 (RGBA), 2 (RG) or 1 (R)."""
+    is_line: bool = False
+    """A view of one dimension (``image1d_buffer_t``): `image_width` pixels, and an `image_height` of 1."""
     is_zeroed: bool = False
     """The buffer must hold zeros before the first call, and every call leaves zeros; a failed call may not."""
 
     @property
     def size_bytes(self) -> int:
-        return self.elements * NUMBER_TYPES[self.dtype].size_bytes
+        return self.elements * ELEMENT_TYPES[self.dtype].size_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +56,15 @@ class Scalar:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LocalMemory:
+    """Local memory passed to a kernel as an argument, for each work-group."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One enqueued kernel: `arguments` are names of buffers, or scalars.
+    """One enqueued kernel: `arguments` are names of buffers, scalars, or local memory.
 
     `global_size` is in work-items; a `local_size` of None leaves the work-group size to the driver.
     `prepares` names the operand if this launch only converts it to another layout.
@@ -62,7 +73,7 @@ class Launch:
     kernel: str
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
-    arguments: tuple[str | Scalar, ...]
+    arguments: tuple[str | Scalar | LocalMemory, ...]
     prepares: str = ""
 
 

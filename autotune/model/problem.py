@@ -43,7 +43,26 @@ NUMBER_TYPES: Mapping[str, NumberType] = {
         NumberType(name="int32", size_bytes=4, in_c="int", widened="int32", is_whole=True),
     )
 }
-"""All types of numbers, by name. `DeviceLimits` has a ``max_vector_`` for each."""
+"""Types that built-in kernels compute with, by name. `DeviceLimits` has a ``max_vector_`` for each."""
+
+ELEMENT_TYPES: Mapping[str, NumberType] = {
+    **NUMBER_TYPES,
+    **{
+        name: NumberType(
+            name=name, size_bytes=size, in_c=in_c, widened=name, is_whole=name != "float64", channel=channel
+        )
+        for name, size, in_c, channel in (
+            ("float64", 8, "double", ""),
+            ("uint8", 1, "uchar", "UNSIGNED_INT8"),
+            ("int16", 2, "short", "SIGNED_INT16"),
+            ("uint16", 2, "ushort", "UNSIGNED_INT16"),
+            ("uint32", 4, "uint", "UNSIGNED_INT32"),
+            ("int64", 8, "long", ""),
+            ("uint64", 8, "ulong", ""),
+        )
+    },
+}
+"""All types of the elements of buffers and images and of scalars; those beyond `NUMBER_TYPES` are for kernel files."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,10 +215,16 @@ def _fields_of(problem_type: type[Problem]) -> _Fields:
     in_key = sorted(names)
     return _Fields(
         names=tuple(names),
-        read=attrgetter(*names),
+        read=_values_of(names),
         texts=texts,
         key=f"{{{','.join(f'{chr(34)}{name}{chr(34)}:%s' for name in in_key)}}}",
-        read_key=attrgetter(*in_key),
+        read_key=_values_of(in_key),
         text_places=tuple(map(in_key.index, texts)),
         additions=tuple(field.name for field in fields if field.default == ""),
     )
+
+
+def _values_of(names: Sequence[str]) -> Callable[[Problem], tuple[Any, ...]]:
+    """Return a function that returns the values of these fields."""
+    read = attrgetter(*names)
+    return read if len(names) > 1 else lambda problem: (read(problem),)

@@ -15,6 +15,7 @@ from autotune.measure.worker import Measures, Worker
 from autotune.model.device import Device
 from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ProblemStarted, ShareStarted
 from autotune.model.trial import Request
+from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice
 from autotune.search import significance
 from autotune.search.ahead import Builds, builders_for
@@ -68,6 +69,7 @@ def tune(
     jobs: int | None = None,
     retries_quarantined: bool = False,
     sampler: SamplerChoice | None = None,
+    foreign: Sequence[Source] = (),
     helpers: Helpers | None = None,
     clock: Clock | None = None,
 ) -> list[Outcome]:
@@ -77,8 +79,9 @@ def tune(
     only with `retries_quarantined`. `should_stop` is called after each trial. Without a `worker`, one is started, and
     without `builds` also `jobs` processes that build in advance (by default one per free core). With a number of trials
     the requests are tuned one after another; a time budget is spent where it is expected to save most of the time of
-    all calls, and ends early when nothing is left to gain. Without a `sampler`, the project's own is used. `helpers`
-    are equal devices that help with the first request. Worker, helpers and builders are closed at the end.
+    all calls, and ends early when nothing is left to gain. Without a `sampler`, the project's own is used. `foreign`
+    guides it by what other tuners measured. `helpers` are equal devices that help with the first request. Worker,
+    helpers and builders are closed at the end.
 
     Raises ProblemError before anything is measured when a problem does not fit the device, ConfigurationError for an
     unknown algorithm, UsageError for a sampler that does not support the budget, WorkerError when the device cannot be
@@ -104,6 +107,7 @@ def tune(
         builds=builds,
         retries_quarantined=retries_quarantined,
         sampler=sampler,
+        foreign=foreign,
         helpers=Helpers() if helpers is None else helpers,
         clock=clock,
         ends=math.inf if shared_s is None else clock() + shared_s,

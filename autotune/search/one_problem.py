@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,6 +13,7 @@ from autotune.measure.worker import Measures, waited_s
 from autotune.model import events
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Request, Trial, TrialState, Winner
+from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice
 from autotune.search import finals, significance
 from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
@@ -42,6 +43,8 @@ class Tuning:
     """Whether each search begins with the quarantined configurations."""
     sampler: SamplerChoice | None = None
     """By default the project's own."""
+    foreign: Sequence[Source] = ()
+    """What other tuners measured of the family of all problems."""
     helpers: Helpers = field(default_factory=Helpers)
     """Equal devices that measure for the first search until its finals."""
     clock: Clock = field(default_factory=Clock)
@@ -260,7 +263,9 @@ class ProblemSearch:
         started, trials = self._clock(), self.new_trials
         self._programs.clear()
         self._timer = self.knowledge.timer
-        proposals = Proposals(self.knowledge, self._space, self._tuning.seed, self._tuning.sampler)
+        proposals = Proposals(
+            self.knowledge, self._space, self._tuning.seed, self._tuning.sampler, self._tuning.foreign
+        )
         self._ahead = ahead = Ahead(proposals, self._bench, self._tuning.builds, lambda: self.is_over)
         opening = Opening(self._space, self._bench, proposals, self._measure, is_over=lambda: self.is_over)
         if self._tuning.retries_quarantined and not self._is_begun:

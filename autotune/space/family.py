@@ -129,6 +129,8 @@ class KernelFamily(ABC):
 
     None for the built-in families, whose folder is ``templates/<family>``.
     """
+    is_trusted: ClassVar[bool] = True
+    """Whether its templates may use all of Jinja2; otherwise they are rendered in a sandbox, with limits."""
     c_export: ClassVar[CExport | None] = None
     """What the export to C needs, if the family has one."""
 
@@ -251,9 +253,15 @@ def told(fault: Fault) -> str:
 class Case(ABC):
     """Inputs for one verification, and the check of its outputs."""
 
+    reference: "Configuration | None" = None
+    """A configuration whose outputs on the device are the right ones, passed to `expect` before the first check."""
     inputs: Mapping[str, "NDArray[Any]"]
     """Initial contents by buffer name; an output that must be written completely starts poisoned."""
     scalars: Mapping[str, float]
+
+    def expect(self, outputs: Mapping[str, "NDArray[Any]"]) -> None:
+        """Take the outputs of `reference` as the right ones, after which it is None."""
+        raise NotImplementedError
 
     @abstractmethod
     def error_ratio(self, outputs: Mapping[str, "NDArray[Any]"]) -> float:

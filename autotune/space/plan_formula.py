@@ -15,7 +15,7 @@ from typing import Any
 
 from autotune.errors import ConfigurationError
 from autotune.model.configuration import Configuration, Value
-from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
+from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
 from autotune.model.problem import Problem
 from autotune.space.expression import FUNCTIONS, Expression
 
@@ -30,7 +30,10 @@ class BufferFormula:
     elements: str = ""
     """Number of elements of a plain buffer."""
     image: str = ""
-    """For an image, ``columns, rows`` in elements; four columns fill a pixel."""
+    """For an image, ``columns, rows`` in elements; `channels` columns fill a pixel."""
+    channels: int = 4
+    is_line: bool = False
+    """See `Buffer`."""
     when: str = "True"
     view_of: str = ""
     row_pitch: str = "0"
@@ -42,7 +45,7 @@ class BufferFormula:
         if not self.image:
             return self.elements, "0", "0"
         columns, rows = parts_of(self.image)
-        return "0", f"ceil_div({columns}, 4)", rows
+        return "0", f"ceil_div({columns}, {self.channels})", rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +66,16 @@ class LaunchFormula:
     prepares: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ArgumentFormula:
+    """An argument of a kernel that is neither a buffer nor a number of type int32."""
+
+    dtype: str = ""
+    """Type of a scalar; empty for local memory."""
+    value: str | float
+    """The scalar, or the bytes of local memory for each work-group: an expression or a number."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PlanFormula:
     """A family's plans as data: with a problem and a configuration, it gives their `Plan`."""
@@ -76,6 +89,8 @@ class PlanFormula:
     scalars: Mapping[str, float] = field(default_factory=dict)
     """Arguments whose values the caller supplies, with the values that measurements use."""
     scalar_dtype: str = "'float32'"
+    arguments: Mapping[str, ArgumentFormula] = field(default_factory=dict)
+    """Arguments by a name that launches use for them. Exports to C do not support them."""
     build_options: Mapping[str, str] = field(default_factory=dict)
     """Compiler options, in which `{name}` stands for a value, each with the condition under which it is used."""
     template_values: Mapping[str, str] = field(default_factory=dict)
@@ -135,6 +150,12 @@ class PlanFormula:
             f"{name} = _Scalar(dtype={_checked(self.scalar_dtype)}, name={name!r}, value={value!r})"
             for name, value in self.scalars.items()
         ]
+        for name, argument in self.arguments.items():
+            value = _checked(argument.value) if isinstance(argument.value, str) else repr(argument.value)
+            made = (
+                f"_Scalar(dtype={argument.dtype!r}, value={value})" if argument.dtype else f"_Local(size_bytes={value})"
+            )
+            lines.append(f"{name} = {made}")
         buffers = [f"({_tuple(b.dtype, *b.sizes, b.row_pitch)} if {_checked(b.when)} else ())" for b in self.buffers]
         launches = []
         for launch in self.launches:
@@ -172,11 +193,13 @@ def _buffer(formula: BufferFormula, dtype: str, elements: int, width: int, heigh
         name=formula.name,
         role=formula.role,
         dtype=dtype,
-        elements=elements or 4 * width * height,
+        elements=elements or formula.channels * width * height,
         image_width=width,
         image_height=height,
         view_of=formula.view_of,
         row_pitch=row_pitch,
+        channels=formula.channels,
+        is_line=formula.is_line,
         is_zeroed=formula.is_zeroed,
     )
 
@@ -197,4 +220,4 @@ def _plain(value: Value) -> Value:
     return int(value) if isinstance(value, bool) else value
 
 
-_NAMES = {**FUNCTIONS, "_Scalar": Scalar}
+_NAMES = {**FUNCTIONS, "_Scalar": Scalar, "_Local": LocalMemory}

@@ -1,0 +1,1 @@
+"""Capture: kernel files from the OpenCL kernels that a program launches."""

@@ -1,0 +1,89 @@
+"""Choices of a kernel's defines by size: as a C99 header of its own, and as compiler options, one line each.
+
+For families without a planner in C, such as kernel files: the application launches the kernel itself.
+"""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.errors import UsageError
+from autotune.export.c_family import check_distinct
+from autotune.export.contents import DeviceTable
+from autotune.kernels import find_family
+from autotune.kernels.render import render_c
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import DeviceLimits
+from autotune.model.trial import Winner
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    sizes: tuple[int, ...]
+    algorithm: str
+    options: str
+    """What a build needs: each parameter as a define."""
+    values: tuple[int, ...]
+    gain: str = ""
+
+
+def write_choices(tables: Sequence[DeviceTable], family: str) -> str:
+    """Return a header with a function `<family>_choose` for the devices of these tables, and the default for others.
+
+    Raises UsageError for a family whose problems have texts, or values that no option can hold, TableError when two
+    devices have one name in C.
+    """
+    known = find_family(family)
+    sizes = [field.name for field in dataclasses.fields(known.problem_type)]
+    if any(field.type is not int for field in dataclasses.fields(known.problem_type)):
+        raise UsageError(f"problems of {family} have more than sizes", hint="export it to JSON")
+    check_distinct(table.device.slug for table in tables)
+    numbers = [p.name for p in known.algorithms[0].parameters if p.is_numeric]
+    default = known.default(known.examples()[-1], DeviceLimits(), ())
+    return render_c(
+        "choices.h",
+        family=family,
+        meaning=known.meaning.replace("*/", "* /"),
+        sizes=sizes,
+        numbers=numbers,
+        devices=[(table.device.slug, [_row(w, numbers) for w in table.winners]) for table in tables if table.winners],
+        default=_row_of(default, (0,) * len(sizes), numbers),
+    )
+
+
+def write_defines(tables: Sequence[DeviceTable], family: str) -> str:
+    """Return a line for each winner: device, sizes, algorithm, then compiler options such as ``-DTILE=16``.
+
+    Raises UsageError for values that no option can hold.
+    """
+    lines = [f"# Written by autotune: device, sizes, algorithm, and options for the compiler, of {family}."]
+    for table in tables:
+        for winner in table.winners:
+            sizes = " ".join(f"{name}={value}" for name, value in winner.problem.to_dict().items())
+            row = _row_of(winner.configuration, (), ())
+            lines.append(f"{winner.device} {sizes} {row.algorithm} {row.options}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _row(winner: Winner, numbers: Sequence[str]) -> _Row:
+    sizes = tuple(int(value) for value in winner.problem.to_dict().values())
+    gain = f"{winner.gain_over_default:.3g}x the default's speed"
+    return dataclasses.replace(_row_of(winner.configuration, sizes, numbers), gain=gain)
+
+
+def _row_of(configuration: Configuration, sizes: tuple[int, ...], numbers: Sequence[str]) -> _Row:
+    values = dict(configuration.values)
+    return _Row(
+        sizes=sizes,
+        algorithm=configuration.algorithm,
+        options=" ".join(f"-D{name}={_plain(value)}" for name, value in values.items()),
+        values=tuple(int(values.get(name, 0)) for name in numbers),
+    )
+
+
+def _plain(value: Value) -> Value:
+    """Return a value that can stand in a compiler's option without quotes. Raises UsageError for any other."""
+    if isinstance(value, str) and not re.fullmatch(r"[\w.+(),-]*", value, re.ASCII):
+        raise UsageError(f"the value {value[:80]!r} cannot be an option of a compiler", hint="export to JSON")
+    return value

@@ -1,0 +1,192 @@
+"""Contents of the arguments of a kernel file, and the check of its outputs."""
+
+import inspect
+import runpy
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import ProblemError
+from autotune.kernel_file.format import ArgumentEntry, KernelFile
+from autotune.kernel_file.source import inside
+from autotune.model.configuration import Configuration
+from autotune.model.plan import Plan, Role
+from autotune.space.expression import Expression
+from autotune.space.family import Case
+
+RELATIVE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2}
+"""Tolerances unless the file has one; integers must be equal."""
+
+
+class FileCase(Case):
+    """Random or given inputs, and the comparison with the reference."""
+
+    def __init__(
+        self, file: KernelFile, plan: Plan, sizes: Mapping[str, int], seed: int, reference: Configuration | None
+    ) -> None:
+        """`reference` is the configuration whose outputs on the device are right, if the file names nothing else."""
+        self._file = file
+        self.reference = reference
+        self.scalars: Mapping[str, float] = {}
+        numbers = np.random.default_rng(seed)
+        inputs: dict[str, NDArray[Any]] = {}
+        for buffer in plan.buffers:
+            entry = file.arguments[buffer.name]
+            if buffer.role is Role.INPUT or entry.access == "inout":
+                known = {**sizes, **inputs, "numbers": numbers}
+                inputs[buffer.name] = _contents(entry, file, known, numbers, buffer.elements, buffer.name)
+            elif buffer.role is Role.OUTPUT:
+                inputs[buffer.name] = np.full(buffer.elements, _poison(np.dtype(buffer.dtype), seed))
+        self.inputs: Mapping[str, NDArray[Any]] = inputs
+        self.right: dict[str, NDArray[Any]] = {}
+        """What outputs must be, once it is known."""
+        if file.reference.python:
+            self.right = self._computed(sizes)
+        elif file.reference.outputs:
+            for name, path in file.reference.outputs.items():
+                self.right[name] = _loaded(inside(file.path.parent, path), self.inputs[name])
+
+    def expect(self, outputs: Mapping[str, NDArray[Any]]) -> None:
+        self.reference = None
+        self.right = {name: values.copy() for name, values in outputs.items()}
+
+    def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
+        return max((self._ratio(outputs[name], right) for name, right in self.right.items()), default=float("inf"))
+
+    def _ratio(self, found: NDArray[Any], right: NDArray[Any]) -> float:
+        given = self._file.reference
+        relative = RELATIVE.get(found.dtype.name, 0.0) if given.relative is None else given.relative
+        if not relative and not given.absolute:
+            return 0.0 if np.array_equal(found, right, equal_nan=found.dtype.kind == "f") else float("inf")
+        a, b = found.astype(np.float64), right.astype(np.float64)
+        is_number = np.isfinite(b)
+        # What is not a number in the reference, such as elements that no kernel writes, must be the same.
+        if not np.array_equal(a[~is_number], b[~is_number], equal_nan=True):
+            return float("inf")
+        a, b = a[is_number], b[is_number]
+        if not len(b):
+            return 0.0
+        tolerance = given.absolute + relative * np.maximum(np.abs(b), np.sqrt(np.mean(b * b)))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratios = np.where(a == b, 0.0, np.abs(a - b) / tolerance)
+        return float("inf") if np.isnan(ratios).any() else float(ratios.max())
+
+    def _computed(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+        """Return what the Python function says. Raises ProblemError when it fails or returns something else."""
+        function, outputs = self._file.reference.python, self._file.outputs
+        result = _called(self._file, function, {**sizes, **self.inputs})
+        found = result if isinstance(result, Mapping) else {outputs[0]: result}
+        for output in found:
+            if output not in outputs:
+                raise ProblemError(f"{function} returned {output!r}, the outputs are {', '.join(outputs)}")
+        if not found:
+            raise ProblemError(f"{function} returned nothing")
+        return {output: _fitting(values, self.inputs[output], function) for output, values in found.items()}
+
+
+def _poison(kind: "np.dtype[Any]", seed: int) -> Any:
+    """Return what an output holds before a call: of two successive seeds, one spoils a maximum and one a minimum.
+
+    NaN would spoil neither. Multiplied by zero, an infinity is as bad.
+    """
+    if kind.kind == "f":
+        return kind.type((-1) ** seed * np.inf)
+    limits = np.iinfo(kind)
+    return kind.type(limits.max if seed % 2 == 0 else limits.min or limits.max // 3)
+
+
+def _fitting(values: Any, like: NDArray[Any], source: str) -> NDArray[Any]:
+    array = np.asarray(values).reshape(-1)
+    if array.size != like.size:
+        raise ProblemError(f"{source} gave {array.size} elements, the buffer has {like.size}")
+    return array
+
+
+def _called(file: KernelFile, function: str, known: Mapping[str, Any]) -> Any:
+    """Return what a function returns for those of the known values that it takes. Raises ProblemError if it fails."""
+    path, _, name = function.rpartition(":")
+    found = _function(inside(file.path.parent, path), name)
+    accepted = inspect.signature(found).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    given = {key: value for key, value in known.items() if takes_all or key in accepted}
+    try:
+        return found(**{k: value.copy() if isinstance(value, np.ndarray) else value for k, value in given.items()})
+    except Exception as error:  # code of others may raise anything
+        raise ProblemError(f"{path}: {name} failed: {type(error).__name__}: {error}") from error
+
+
+_loading: list[Path] = []
+"""Python files that are being loaded."""
+
+
+def is_loading_reference() -> bool:
+    """Return whether the file of a reference is being loaded, which must not tune anything."""
+    return bool(_loading)
+
+
+@cache
+def _function(path: Path, name: str) -> Callable[..., Any]:
+    _loading.append(path)
+    try:
+        found = runpy.run_path(str(path))[name]
+    except KeyError as error:
+        raise ProblemError(f"{path} defines no function {name}") from error
+    except Exception as error:  # code of others may raise anything
+        raise ProblemError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    finally:
+        _loading.pop()
+    function: Callable[..., Any] = found
+    return function
+
+
+def _loaded(path: Path, like: NDArray[Any]) -> NDArray[Any]:
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ProblemError(f"{path} cannot be read: {error}") from error
+    if values.dtype != like.dtype or values.size != like.size:
+        raise ProblemError(f"{path} has {values.size} elements of {values.dtype}, wanted {like.size} of {like.dtype}")
+    return np.ascontiguousarray(values).reshape(-1)
+
+
+def _contents(
+    entry: ArgumentEntry,
+    file: KernelFile,
+    known: Mapping[str, Any],
+    numbers: np.random.Generator,
+    elements: int,
+    name: str,
+) -> NDArray[Any]:
+    kind = np.dtype(entry.element)
+    like = np.empty(elements, kind)
+    if entry.fill == "file":
+        return _loaded(inside(file.path.parent, entry.file), like)
+    if entry.fill == "python":
+        return _fitting(_called(file, entry.python, known), like, entry.python).astype(kind)
+    if entry.fill in ("zeros", "ones"):
+        return np.full(elements, int(entry.fill == "ones"), kind)
+    if entry.fill == "ramp":
+        return np.arange(elements).astype(kind)
+    if entry.fill == "normal":
+        return numbers.standard_normal(elements).astype(kind)
+    low, high = (_bound(bound, known) for bound in entry.range) if entry.range else _usual_range(kind)
+    if not low <= high:
+        raise ProblemError(f"{name}: the range from {low:g} to {high:g} is empty")
+    if kind.kind == "f":
+        return numbers.uniform(low, high, elements).astype(kind)
+    limits = np.iinfo(kind)
+    if low < limits.min or high > limits.max:
+        raise ProblemError(f"{name}: the range from {low:g} to {high:g} exceeds {entry.element}")
+    return numbers.integers(int(low), int(high), elements, kind, endpoint=True)
+
+
+def _usual_range(kind: "np.dtype[Any]") -> tuple[float, float]:
+    return (-1.0, 1.0) if kind.kind == "f" else (0.0, 15.0) if kind.kind == "u" else (-8.0, 8.0)
+
+
+def _bound(bound: str | float, known: Mapping[str, Any]) -> float:
+    return float(Expression(bound)(known)) if isinstance(bound, str) else bound

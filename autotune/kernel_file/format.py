@@ -1,0 +1,195 @@
+"""The format of a kernel file: a TOML file that describes a kernel of the user's, its sizes, parameters and arguments.
+
+`KernelFile.read` treats it as hostile input. Errors name the file, the line and the key.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from autotune.codec import LOCAL, Bounds, Items, Pattern
+from autotune.model.problem import ELEMENT_TYPES
+
+NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "must be a name of up to 64 letters, digits and underscores")
+FAMILY_NAME = Pattern(r"[a-z][a-z0-9_]{0,31}", "must be up to 32 lowercase letters, digits and underscores")
+ELEMENT = Pattern("|".join(ELEMENT_TYPES), f"must be one of {', '.join(ELEMENT_TYPES)}")
+VALUE = Pattern(r"[A-Za-z0-9_.+(), -]{0,120}", "must be up to 120 letters, digits and any of _ . + - ( ) , and space")
+FILLS = "uniform, normal, ramp, zeros, ones, file and python"
+FILL = Pattern("uniform|normal|ramp|zeros|ones|file|python", f"must be one of {FILLS}")
+FUNCTION = Pattern(r"|[^:]{1,500}\.py:[A-Za-z_]\w{0,99}", "must be FILE.py:FUNCTION")
+MOST_VALUES = 1024
+"""Most values of a parameter."""
+MOST_SOURCE_BYTES = 4 * 2**20
+REFERENCE = "reference"
+"""Name of the algorithm that a reference kernel is."""
+
+Formula = Annotated[str | int, Bounds(0, 2**40)]
+"""An expression, or a number."""
+Choice = Annotated[str | int, VALUE, Bounds(-(2**31), 2**31 - 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArgumentEntry:
+    """An argument: one of `buffer`, `image`, `line`, `scalar` and `local` says which kind it is."""
+
+    is_sparse: ClassVar = True
+
+    buffer: Annotated[str, ELEMENT] = ""
+    """Type of the elements of a buffer of `size` elements."""
+    image: Annotated[str, ELEMENT] = ""
+    """Type of the channels of an ``image2d_t``; `size` is ``columns, rows`` in elements."""
+    line: Annotated[str, ELEMENT] = ""
+    """Type of the channels of an ``image1d_buffer_t`` over the buffer `over`; `size` is in elements."""
+    scalar: Annotated[str, ELEMENT] = ""
+    """Type of a number with `value`."""
+    local: Formula = ""
+    """Bytes of local memory for each work-group."""
+    size: Formula = ""
+    value: Annotated[str | float, Bounds(-1e300, 1e300)] = ""
+    access: Annotated[str, Pattern("in|out|inout|scratch", "must be in, out, inout or scratch")] = "in"
+    fill: Annotated[str, FILL] = "uniform"
+    """Contents before a call: random numbers, ``0, 1, 2, ...``, those of `file`, or what `python` returns."""
+    range: Annotated[tuple[Annotated[str | float, Bounds(-1e300, 1e300)], ...], Items(2)] = ()
+    """Limits of random numbers, the second excluded for floats: numbers or expressions; [-1, 1] unless given."""
+    file: str = ""
+    """A NumPy file (.npy) with the contents."""
+    python: Annotated[str, FUNCTION] = ""
+    """A function that returns the contents, such as packed weights: its parameters are named like sizes, arguments of
+    the file before this one, and `numbers`, a NumPy generator."""
+    over: Annotated[str, NAME] = ""
+    """Buffer argument whose memory an image shows."""
+    row_pitch: Formula = 0
+    """Elements between the starts of an image's rows in that buffer."""
+    channels: Annotated[int, Bounds(1, 4)] = 4
+
+    @property
+    def kinds(self) -> list[str]:
+        """Those of the five kinds that are given."""
+        return [name for name in ("buffer", "image", "line", "scalar", "local") if getattr(self, name) != ""]
+
+    @property
+    def element(self) -> str:
+        """Type of the elements, empty for local memory."""
+        return self.buffer or self.image or self.line or self.scalar
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchEntry:
+    """A kernel of the sources that a call launches."""
+
+    is_sparse: ClassVar = True
+
+    kernel: Annotated[str, NAME]
+    global_size: Formula
+    """Work-items in each dimension, separated by commas."""
+    local_size: Formula = ""
+    """Work-group, the same number of dimensions; the driver's choice if it is left out."""
+    arguments: tuple[Annotated[str, NAME], ...] = ()
+    """Names of its arguments in order; all of the file's unless given."""
+    when: str = "True"
+    """The condition under which a configuration needs this launch."""
+    once: bool = False
+    """It only prepares constant data, such as repacked weights: it is checked, and not timed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceEntry:
+    """What is right: a kernel, a Python function, or stored outputs. Otherwise, the default configuration."""
+
+    is_sparse: ClassVar = True
+
+    kernel: Annotated[str, NAME] = ""
+    source: str = ""
+    """A file of its own; the file's sources unless given."""
+    global_size: Formula = ""
+    local_size: Formula = ""
+    arguments: tuple[Annotated[str, NAME], ...] = ()
+    python: Annotated[str, FUNCTION] = ""
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    """NumPy files by the name of the output."""
+    relative: Annotated[float | None, Bounds(0, 1)] = None
+    """Largest error as a share of an element, or of the mean square of all if that is more."""
+    absolute: Annotated[float, Bounds(0, 1e300)] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstraintEntry:
+    """A condition on parameters, sizes and the device, with the reason."""
+
+    condition: str
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkEntry:
+    """Operations and bytes of a call, from which rates are computed."""
+
+    is_sparse: ClassVar = True
+
+    flops: Formula = 0
+    bytes: Formula = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFile:
+    """A kernel file. Every text called a formula is an expression over sizes, parameters and limits of the device."""
+
+    is_sparse: ClassVar = True
+
+    name: Annotated[str, FAMILY_NAME]
+    meaning: str = ""
+    source: str | tuple[str, ...]
+    """Files of OpenCL C; `parameters` and `defines` become ``#define`` lines. Files named .j2 are templates."""
+    kernel: Annotated[str, NAME] = ""
+    global_size: Formula = ""
+    local_size: Formula = ""
+    launches: tuple[LaunchEntry, ...] = ()
+    """In place of `kernel`, `global_size` and `local_size`, where a call launches several kernels."""
+    sizes: Mapping[str, Annotated[int, Bounds(1, 2**31 - 1)]]
+    """The sizes of the problem, with the values to tune unless others are asked for."""
+    problems: tuple[Mapping[str, Annotated[str | int, Bounds(1, 2**31 - 1)]], ...] = ()
+    """Several such, each with the sizes that differ; ``calls`` and ``label`` say how often and where it is used."""
+    check: tuple[Mapping[str, Annotated[int, Bounds(1, 2**31 - 1)]], ...] = ()
+    """Small or ragged sizes at which the kernel must be right too."""
+    parameters: Mapping[str, Annotated[tuple[Choice, ...], Items(MOST_VALUES, 1)]]
+    constraints: Mapping[str, str | ConstraintEntry] = field(default_factory=dict)
+    defines: Mapping[str, Formula] = field(default_factory=dict)
+    """Further ``#define`` lines: a formula each."""
+    build_options: tuple[str, ...] = ()
+    """Options of the compiler, in which ``{name}`` stands for a parameter or a size."""
+    arguments: Mapping[str, ArgumentEntry]
+    default: Mapping[str, Choice] = field(default_factory=dict)
+    """What is used now, measured first; the first value of each parameter that is left out."""
+    reference: ReferenceEntry = field(default_factory=ReferenceEntry)
+    work: WorkEntry = field(default_factory=WorkEntry)
+
+    path: Path = field(default=Path(), metadata=LOCAL)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source,) if isinstance(self.source, str) else self.source
+
+    @property
+    def all_launches(self) -> tuple[LaunchEntry, ...]:
+        """The launches of a call, without that of the reference."""
+        one = LaunchEntry(kernel=self.kernel or self.name, global_size=self.global_size, local_size=self.local_size)
+        return self.launches or (one,)
+
+    @property
+    def reference_launch(self) -> LaunchEntry | None:
+        """The launch of the reference kernel, if there is one."""
+        given = self.reference
+        if not given.kernel:
+            return None
+        return LaunchEntry(
+            kernel=given.kernel, global_size=given.global_size, local_size=given.local_size, arguments=given.arguments
+        )
+
+    def names_of(self, launch: LaunchEntry) -> tuple[str, ...]:
+        """Return the names of a launch's arguments, in order."""
+        return launch.arguments or tuple(self.arguments)
+
+    @property
+    def outputs(self) -> list[str]:
+        return [name for name, entry in self.arguments.items() if entry.access in ("out", "inout")]

@@ -1,0 +1,81 @@
+"""The source of a kernel file's kernels: its files with includes inserted, and the ``#define`` lines before them."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotune.errors import UsageError
+from autotune.kernel_file.format import MOST_SOURCE_BYTES, KernelFile
+
+TEMPLATE = ".j2"
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]{1,500})"[^\n]*$', re.MULTILINE)
+_MOST_INCLUDED = 100
+
+
+def template_of(file: KernelFile, sources: Sequence[str]) -> str:
+    """Return the template of an algorithm: definitions of all parameters and `defines`, then the files.
+
+    The files' own ``#define`` lines of these names are left out, or they would win. Raises UsageError when a file
+    cannot be read or lies outside the kernel file's folder.
+    """
+    folder = file.path.parent
+    names = [*file.parameters, *file.defines]
+    lines = [f"#define {name} {{{{ {name} }}}}" for name in names]
+    texts = ["\n".join(lines)] if not all(name.endswith(TEMPLATE) for name in sources) else []
+    for name in sources:
+        text = _Inclusion(folder).of(inside(folder, name))
+        own = f'#line 1 "{Path(name).name}"\n{_verbatim(_without_definitions(text, names))}'
+        texts.append(text if name.endswith(TEMPLATE) else own)
+    return "\n".join(texts)
+
+
+def _without_definitions(text: str, names: Sequence[str]) -> str:
+    """Return a source without the lines that define these names: the kernel file says what their values are."""
+    pattern = rf"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(?:{'|'.join(names)})\b(?!\()(?:\\\r?\n|.)*$"
+    return re.sub(pattern, lambda found: "\n" * found[0].count("\n"), text, flags=re.MULTILINE)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Return the path of a file named relative to a folder. Raises UsageError if it lies outside."""
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise UsageError(f"{name} is outside the folder of the kernel file, {folder}", hint="copy it into the folder")
+    return path
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a source. Raises UsageError when it cannot be read."""
+    try:
+        if path.stat().st_size > MOST_SOURCE_BYTES:
+            raise UsageError(f"{path} is larger than {MOST_SOURCE_BYTES // 2**20} MiB")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
+
+
+class _Inclusion:
+    """Replaces ``#include "file"`` by the file where it lies beside; others are left to the driver's compiler."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._included = 0
+
+    def of(self, path: Path) -> str:
+        def included(found: re.Match[str]) -> str:
+            beside = path.parent / found[1]
+            if not beside.is_file():
+                return found[0]
+            self._included += 1
+            if self._included > _MOST_INCLUDED:
+                raise UsageError(f"{path} includes more than {_MOST_INCLUDED} files, perhaps itself")
+            return self.of(inside(self._folder, str(beside)))
+
+        return _INCLUDE.sub(included, read_text(path))
+
+
+def _verbatim(text: str) -> str:
+    """Return a template whose result is this text."""
+    parts = re.split(r"(\{[{%#])", text)
+    return "".join(f"{{{{ '{part}' }}}}" if part in ("{{", "{%", "{#") else part for part in parts)

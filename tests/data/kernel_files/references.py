@@ -1,0 +1,168 @@
+"""What the kernels of the files beside must compute, in NumPy, and inputs that belong together.
+
+Arrays are flat, as a kernel sees them; the names of sizes and arguments are those of the files.
+"""
+
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+
+def square_product(width: int, A: Array, B: Array) -> Array:  # noqa: N803
+    return A.reshape(width, width).astype(np.float64) @ B.reshape(width, width)
+
+
+def total(array: Array) -> Array:
+    return np.array([array.sum(dtype=np.float64)])
+
+
+def total_of_16(**inputs: Array) -> Array:
+    return np.array([inputs["in"].sum(dtype=np.float64), *[0.0] * 15])
+
+
+def stencil(width: int, height: int, x_new: Array, x_old: Array) -> Array:
+    new, old = x_new.reshape(height, width), x_old.reshape(height, width).astype(np.float64)
+    around = old[:-2, 1:-1] + old[2:, 1:-1] + old[1:-1, :-2] + old[1:-1, 2:] + old[1:-1, 1:-1]
+    return np.block([[new[:1]], [new[1:-1, :1], around / 5, new[1:-1, -1:]], [new[-1:]]])
+
+
+def atoms_x(atomInfo: Array) -> Array:  # noqa: N803
+    return atomInfo[0::4]
+
+
+def atoms_y(atomInfo: Array) -> Array:  # noqa: N803
+    return atomInfo[1::4]
+
+
+def atoms_z(atomInfo: Array) -> Array:  # noqa: N803
+    return atomInfo[2::4]
+
+
+def atoms_w(atomInfo: Array) -> Array:  # noqa: N803
+    return atomInfo[3::4]
+
+
+# Products of llama.cpp: weights of m rows and k columns, activations of n rows and k columns; the result has n rows.
+
+
+def _product(weights: Array, activations: Array) -> Array:
+    return activations.reshape(-1, weights.shape[1]).astype(np.float64) @ weights.T.astype(np.float64)
+
+
+def _weights_q4_0(codes: Array, scales: Array, m: int) -> Array:
+    """Blocks of 32 weights of a row: byte j holds weights j and j + 16."""
+    blocks = codes.reshape(m, -1, 16)
+    both = np.concatenate([blocks & 15, blocks >> 4], axis=2).astype(np.float64) - 8
+    return (both * scales.reshape(m, -1, 1)).reshape(m, -1)
+
+
+def _weights_q8_0(codes: Array, scales: Array, m: int) -> Array:
+    return (codes.reshape(m, -1, 32) * scales.reshape(m, -1, 1).astype(np.float64)).reshape(m, -1)
+
+
+def _weights_noshuffle(codes: Array, scales: Array, m: int) -> Array:
+    """Rows of m elements: each has four weights of a column, successive in k; a scale is of 32."""
+    nibbles = (codes.view(np.uint16).reshape(-1, 1, m) >> np.array([0, 4, 8, 12]).reshape(1, 4, 1)) & 15
+    weights = nibbles.reshape(-1, m).astype(np.float64) - 8
+    return (weights * np.repeat(scales.reshape(-1, m).astype(np.float64), 32, axis=0)).T
+
+
+def product_f32(m: int, src0: Array, src1: Array) -> Array:
+    return _product(src0.reshape(m, -1), src1)
+
+
+product_f16 = vector_f16 = product_f32
+
+
+def product_q4_0(m: int, src0_q: Array, src0_d: Array, src1: Array) -> Array:
+    return _product(_weights_q4_0(src0_q, src0_d, m), src1)
+
+
+def product_q8_0(m: int, src0_q: Array, src0_d: Array, src1: Array) -> Array:
+    return _product(_weights_q8_0(src0_q, src0_d, m), src1)
+
+
+vector_q4_0, vector_q8_0 = product_q4_0, product_q8_0
+
+
+def product_noshuffle(m: int, n: int, k: int, src0_q: Array, src0_d: Array, activations: Array) -> Array:
+    return _product(_weights_noshuffle(src0_q, src0_d, m), activations.reshape(k, -1)[:, :n].T)
+
+
+def vector_noshuffle(m: int, weights: Array, src0_d: Array, vector: Array) -> Array:
+    return _product(_weights_noshuffle(weights, src0_d, m), vector)
+
+
+def sums_of_activations(src1_qa: Array, src1_da: Array) -> Array:
+    return src1_qa.reshape(-1, 32).sum(axis=1) * src1_da.astype(np.float64)
+
+
+def product_dp4a(m: int, k: int, src0_q: Array, src0_d: Array, src1_qa: Array, src1_da: Array, src1_sa: Array) -> Array:
+    """The kernel subtracts the 8 of each weight by the sums of the activations, which are rounded."""
+    activations = _weights_q8_0(src1_qa, src1_da, src1_qa.size // k)
+    rounded = (sums_of_activations(src1_qa, src1_da) - src1_sa).reshape(-1, k // 32) @ src0_d.reshape(-1, m)
+    return _product(_weights_noshuffle(src0_q, src0_d, m), activations) + 8 * rounded
+
+
+def vector_q6_k(m: int, src0_ql: Array, src0_qh: Array, src0_s: Array, src0_d: Array, src1: Array) -> Array:
+    """Super-blocks of 256 weights of a row: the lower four bits, the upper two, 16 scales and one for all."""
+    low = src0_ql.reshape(m, -1, 2, 2, 32).astype(np.int32)
+    high = src0_qh.reshape(m, -1, 2, 1, 32).astype(np.int32)
+    four = np.concatenate([low & 15, low >> 4], axis=3) | ((high >> np.array([0, 2, 4, 6]).reshape(4, 1) & 3) << 4)
+    scales = np.repeat(src0_s.reshape(m, -1, 2, 4, 2), 16, axis=4) * src0_d.reshape(m, -1, 1, 1, 1).astype(np.float64)
+    return _product(((four - 32) * scales).reshape(m, -1), src1)
+
+
+# Norms and the like of llama.cpp
+
+
+def gelu(src0: Array) -> Array:
+    x = src0.astype(np.float64)
+    return 0.5 * x * (1 + np.tanh(0.79788456080286535588 * x * (1 + 0.044715 * x * x)))
+
+
+def softmax(rows: int, columns: int, heads: int, src0: Array, src1: Array) -> Array:
+    x = src0.reshape(heads, rows, columns) * 0.125 + src1.reshape(1, rows, columns)
+    powers = np.exp(x.astype(np.float64) - x.max(axis=2, keepdims=True))
+    return powers / powers.sum(axis=2, keepdims=True)
+
+
+def transpose(rows: int, columns: int, input: Array) -> Array:  # noqa: A002
+    return input.reshape(rows, columns).T
+
+
+def rms_norm(columns: int, src0: Array, src1: Array) -> Array:
+    x = src0.reshape(-1, columns).astype(np.float64)
+    return x / np.sqrt((x * x).mean(axis=1, keepdims=True) + 1e-6) * src1
+
+
+def row_sums(columns: int, src0: Array) -> Array:
+    return src0.reshape(-1, columns).sum(axis=1, dtype=np.float64)
+
+
+def rope(width: int, heads: int, positions: Array, src0: Array) -> Array:
+    angles = positions.reshape(-1, 1, 1) * 10000.0 ** (-np.arange(0, width, 2) / width)
+    first, second = np.split(src0.reshape(-1, heads, width).astype(np.float64), 2, axis=2)
+    cosine, sine = np.cos(angles), np.sin(angles)
+    return np.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=2)
+
+
+def convolution_3x3(cout: int, cin: int, w: int, h: int, knl: Array, src: Array) -> Array:
+    padded = np.pad(src.reshape(cin, h, w).astype(np.float64), ((0, 0), (1, 1), (1, 1)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+    return np.einsum("ochw,cyxhw->oyx", knl.reshape(cout, cin, 3, 3), windows, optimize=True)
+
+
+# The kernel beside: eight weights in a word, the first in its lowest bits; a scale is of 32.
+
+
+def scales_of_image_product(m: int, k: int, numbers: np.random.Generator) -> Array:
+    return numbers.uniform(0.01, 0.1, m * k // 32)
+
+
+def image_product(m: int, packed: Array, scales: Array, activations: Array) -> Array:
+    codes = (packed.reshape(m, -1, 1) >> np.arange(0, 32, 4, dtype=np.uint32)) & 15
+    weights = (codes.reshape(m, -1, 32).astype(np.float64) - 8) * scales.reshape(m, -1, 1)
+    return _product(weights.reshape(m, -1), activations)

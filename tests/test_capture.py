@@ -1,0 +1,267 @@
+"""Kernels captured from programs: what is recorded, the kernel files, and their replay and tuning on PoCL."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyopencl as cl
+import pytest
+
+from autotune.capture import recording
+from autotune.capture.proposals import Proposal, guarded, propose, split_options, text_of
+from autotune.capture.recording import build_library
+from autotune.errors import UsageError
+from autotune.export.c_package import package_files
+from autotune.export.contents import DeviceTable
+from autotune.kernels import FILES, families_of_files, find_family
+from autotune.measure.worker import Worker
+from autotune.model.device import Device
+from autotune.model.trial import TrialState
+from autotune.search.own_kernel import use_file
+from autotune.space.search_space import SearchSpace
+from factories import Run, quick_job, winner
+
+if TYPE_CHECKING:
+    from autotune.kernel_file.family import FileFamily
+
+DATA = Path(__file__).with_name("data")
+HEADERS = any((Path(folder) / "CL" / "cl.h").exists() for folder in ("/usr/include", "/usr/local/include"))
+LOADERS = sorted((Path(cl.__file__).parent / ".libs").glob("libOpenCL*"))
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="not covered: programs are captured on Linux only"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here"),
+]
+needs_headers = pytest.mark.skipif(not HEADERS or not LOADERS, reason="no headers of OpenCL, or no loader to link with")
+
+
+@pytest.fixture(autouse=True)
+def _registry(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forgets the kernel files of a test, and keeps the library where tests keep theirs."""
+    monkeypatch.setenv(FILES, "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.delenv("CC", raising=False)
+    yield
+    monkeypatch.undo()
+    families_of_files.cache_clear()
+    find_family.cache_clear()
+
+
+def compiled(folder: Path, sources: tuple[str, ...], program: str) -> str:
+    """Compile and link with the loader that came with pyopencl; its driver is PoCL."""
+    folder.mkdir(exist_ok=True)
+    command = [
+        "cc",
+        "-O1",
+        *sources,
+        str(LOADERS[0]),
+        f"-Wl,-rpath,{LOADERS[0].parent},--disable-new-dtags",
+        "-lm",
+        "-lpthread",
+    ]
+    done = subprocess.run([*command, "-o", program], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return str(folder / program)
+
+
+@pytest.fixture(scope="module")
+def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("launches")
+    (folder / "include").mkdir()
+    (folder / "include" / "shared.h").write_text("#define SHARED 1\n")
+    return compiled(folder, (str(DATA / "launches.c"),), "launches")
+
+
+@pytest.fixture
+def captured(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs a program below `autotune capture`, and returns what it tells by kernel."""
+
+    def done(*program: str, top: int = 9) -> dict[str, dict[str, Any]]:
+        monkeypatch.chdir(Path(program[0]).parent)
+        printed = run(["capture", "-o", str(tmp_path / "out"), "--json", "--top", str(top), "--", *program]).out
+        assert not [*(tmp_path / "out").glob(".*")], "records stay only as kernel files"
+        return {row["kernel"]: row for row in json.loads(printed[printed.index("[") :])}
+
+    return done
+
+
+def replay(row: dict[str, Any], pocl: Device) -> "FileFamily":
+    """Check the default configuration against what the program computed."""
+    os.environ[FILES] = ""
+    family = use_file(Path(row["file"]))
+    with Worker(selector=pocl.selector) as worker:
+        trial = worker.run(quick_job(pocl, family.requests[0].problem, family.usual))
+    assert trial.state is TrialState.COMPLETE, (row["kernel"], trial)
+    return family
+
+
+def test_kernels_of_a_python_program_are_replayed_and_tuned(
+    captured: Any, pocl: Device, run: Run, db_file: Path
+) -> None:
+    rows = captured(sys.executable, str(DATA / "products.py"))
+    assert [*rows] == sorted(rows, key=lambda name: -rows[name]["time_ns"])
+    assert {name: row["runs"] for name, row in rows.items()} == {"matmul": 5, "scale": 5}
+    assert rows["matmul"]["time_ns"] > 0 and sum(row["share"] for row in rows.values()) == pytest.approx(1)
+    matmul, scale = replay(rows["matmul"], pocl), replay(rows["scale"], pocl)
+    assert dict(matmul.usual.values) == {"TILE": 8}
+    assert matmul.file.sizes == {"n": 64}
+    assert (matmul.file.global_size, matmul.file.local_size) == ("n, n", "TILE, TILE")
+    assert {name: entry.access for name, entry in matmul.file.arguments.items()} == {
+        "n": "in", "a": "in", "b": "in", "c": "inout",
+    }  # fmt: skip
+    assert dict(scale.usual.values) == {"STEP": 2, "WORK_GROUP_X": 0}
+    assert matmul.file.build_options == ("-DSTEP=2",) and scale.file.build_options == ()
+    tuned = run(
+        ["tune", rows["matmul"]["file"], "--device", pocl.selector, "--trials", "3", "--db", str(db_file), "--quiet"]
+    )
+    assert "matmul(TILE=" in tuned.out
+
+
+@needs_headers
+def test_every_kind_of_argument_is_replayed(captured: Any, launches: str, pocl: Device) -> None:
+    rows = captured(launches, "arguments")
+    assert "global offset" in rows.pop("late")["obstacle"]
+    families = {name: replay(row, pocl) for name, row in rows.items()}
+    assert {*families} == {"adjust", "part", "sums", "pixels", "together"}
+    of = {name: family.file.arguments for name, family in families.items()}
+    assert [of["adjust"][name].buffer for name in ("x", "p", "w")] == ["float32", "uint8", "uint8"], "by value"
+    assert of["adjust"]["p"].size == 8 and of["adjust"]["w"].size == 16
+    assert of["part"]["in"].size == "work_items" and of["part"]["out"].size == 4096, "a part of a buffer"
+    assert "SHARED" in families["part"].file.parameters, "what is included can vary, too"
+    assert of["sums"]["scratch"].local == "4 * WORK_GROUP_X"
+    assert (of["pixels"]["image"].image, of["pixels"]["image"].size) == ("float32", "128, 8")
+    assert families["together"].file.launches[0].arguments == ("a", "a"), "one buffer twice"
+
+
+@needs_headers
+def test_a_kernel_of_an_exported_package_is_replayed(captured: Any, tmp_path: Path, pocl: Device) -> None:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    problem = find_family("gemm").problem_type.parse("48,32,64")
+    space = SearchSpace(find_family("gemm"), problem, pocl.limits, algorithms=["local_tile"])
+    drawn = (space[number] for number in range(0, len(space), 101))
+    narrow = next(c for c in drawn if c["vector_width"] == 4)
+    table = DeviceTable(device=pocl, winners=(winner(pocl, problem, narrow),))
+    for name, text in package_files({"gemm": [table]}).items():
+        (folder / name).write_text(text)
+    example = compiled(folder, ("autotune.c", "main.c"), "example")
+    rows = captured(example, "48", "32", "64", pocl.slug, top=1)
+    (row,) = rows.values()
+    family = replay(row, pocl)
+    assert len(family.file.outputs) == 1 and family.file.parameters
+
+
+@needs_headers
+@pytest.mark.parametrize(("mode", "runs"), [("crash", 3), ("user-event", 2), ("threads", 400), ("binary", 3)])
+def test_programs_are_recorded_however_they_end_and_whatever_they_wait_for(
+    captured: Any, launches: str, mode: str, runs: int
+) -> None:
+    row = captured(launches, mode)["late"]
+    assert row["runs"] == runs and row["time_ns"] > 0
+    assert ("not built from source" in row["obstacle"]) == (mode == "binary")
+    assert bool(row["file"]) == (mode != "binary")
+
+
+@needs_headers
+def test_without_layers_the_library_is_preloaded(
+    launches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(launches).parent)
+    environment = {**os.environ, "LD_PRELOAD": str(build_library()), "AUTOTUNE_CAPTURE": str(tmp_path)}
+    for program in ([launches], [sys.executable, str(DATA / "products.py")]):
+        subprocess.run(program, check=True, env=environment, capture_output=True)
+    found = [launch for folder in tmp_path.iterdir() for launch in recording._launches(folder)]
+    assert {"adjust", "part", "sums", "pixels", "matmul", "scale"} <= {launch.kernel for launch in found}
+    assert all(launch.arguments for launch in found)
+
+
+@needs_headers
+def test_contents_make_room_for_those_of_launches_that_take_longer(
+    launches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(launches).parent)
+    most_bytes = 100_000  # of 6 launches with 16 to 64 KiB each
+    found, status = recording.record([launches, "arguments"], tmp_path, most_bytes)
+    here = sum(path.stat().st_size for path in tmp_path.glob("*/*-*.bin"))
+    assert status == 0 and 0 < here <= most_bytes
+    assert {bool(launch.arguments) for launch in found} == {True, False}
+
+
+def test_what_cannot_be_captured_is_refused_with_a_hint(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tmp_path / "out")
+    assert "called no OpenCL function" in run(["capture", "-o", folder, "--", "true"], 1).err
+    assert "cannot be started" in run(["capture", "-o", folder, "--", str(tmp_path / "none")], 2).err
+    assert "no program to run" in run(["capture", "-o", folder], 2).err
+    (tmp_path / "out" / "mine").write_text("")
+    assert "is not empty" in run(["capture", "-o", folder, "--", "true"], 2).err
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(UsageError, match="no C compiler no-such-compiler") as raised:
+        build_library()
+    assert "apt install gcc" in raised.value.hint
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho wrong >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    with pytest.raises(UsageError, match="cannot build the recording library: wrong"):
+        build_library()
+
+
+def proposed(source: str, items: tuple[int, ...], group: tuple[int, ...] = (), **sizes: int) -> Proposal:
+    macros = dict(re.findall(r"#define (\w+) (\d+)", source))
+    return propose("f", source, macros, {}, items, group, sizes)
+
+
+def test_work_groups_are_proposed_only_where_the_kernel_does_not_use_them() -> None:
+    plain = "__kernel void f(__global int *a) { a[get_global_id(0)] = 1; }"
+    assert proposed(plain, (96,), (16,)).parameters == {"WORK_GROUP_X": [4, 8, 16, 32]}
+    assert proposed(plain, (97,)).parameters == {"WORK_GROUP_X": [0, 1]}
+    assert proposed(plain, (97,)).driver_chooses == "WORK_GROUP_X == 0"
+    both = proposed(plain, (8, 8))
+    assert both.local_size == "WORK_GROUP_X, WORK_GROUP_Y" and "whole_group" in both.constraints
+    fixed = proposed(plain.replace("get_global_id", "get_local_id"), (96,), (16,))
+    assert (fixed.parameters, fixed.local_size) == ({"WORK_GROUP_X": [16]}, "WORK_GROUP_X")
+
+
+def test_numbers_that_the_launch_depends_on_are_tied_to_it() -> None:
+    required = (
+        "#define WIDE 16\n#define HIGH 16\n#define WORK 4\n"
+        "__kernel __attribute__((reqd_work_group_size(WIDE, HIGH, 1))) void f() { g(WORK); }"
+    )
+    found = proposed(required, (64, 16), (16, 16), m=256)
+    assert found.local_size == "WIDE, HIGH" and found.default == {"WIDE": 16, "HIGH": 16, "WORK": 4}
+    assert found.parameters["HIGH"] == [4, 8, 16], "it divides the work-items"
+    tiles = (
+        "#define TILE 64\n#define WG 8\n"
+        "__kernel __attribute__((reqd_work_group_size(WG, 1, 1))) void f() { t(TILE, get_local_id(0)); }"
+    )
+    assert proposed(tiles, (128, 1), (8, 1), m=1024).global_size == "ceil_div(m, TILE) * WG, 1"
+    shared = proposed("#define EACH 4\n__kernel void f() { f(EACH, get_global_id(0)); }", (256,), (64,), m=1024)
+    assert shared.global_size == "ceil_div(m, EACH)"
+    assert shared.constraints == {"group_divides_x": "ceil_div(m, EACH) % max(WORK_GROUP_X, 1) == 0"}
+
+
+def test_numbers_are_those_that_the_kernel_uses() -> None:
+    source = (
+        "#define USED 4\n#define OTHER 4\n#define DEEP 2\n#define SWITCH 1\n#define SIZE 4096\n#define PI 3\n"
+        "#define PRECISION 32\n#define VALUE(x) (DEEP * (x))\n#if SWITCH\n#endif\n"
+        "inline int helper(int x) { return VALUE(x) + SIZE + PI; }\n"
+        "__kernel void g(__global int *a) { a[0] = OTHER; }\n"
+        "__kernel void f(__global int *a) { for (int i = 0; i < USED; i++) { a[i] = helper(SWITCH) + PRECISION; } }\n"
+    )
+    assert "helper" in text_of("f", source) and "OTHER" not in text_of("f", source)
+    found = proposed(source, (5,), (5,)).parameters
+    assert found == {
+        "USED": [1, 2, 4, 8, 16], "DEEP": [1, 2, 4, 8], "SWITCH": [0, 1],
+    }  # fmt: skip
+    assert guarded("#define A 1 // one\n#define B 2", ["A"]) == "#ifndef A\n#define A 1 // one\n#endif\n#define B 2"
+    assert split_options("-D A=1 -I include -cl-mad-enable -DB='x y'") == [
+        "-DA=1", "-Iinclude", "-cl-mad-enable", "-DB=x y",
+    ]  # fmt: skip

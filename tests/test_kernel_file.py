@@ -1,0 +1,354 @@
+"""Kernel files: a TOML file that describes a kernel of the user's, as every command sees it."""
+
+import json
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import autotune
+from autotune.cli import main
+from autotune.errors import BuildError, ConfigurationError, ProblemError, UsageError
+from autotune.kernel_file.draft import draft
+from autotune.kernel_file.family import FileFamily
+from autotune.kernels import FILES, families_of_files, find_family
+from autotune.kernels.render import render
+from autotune.measure.worker import Worker
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.problem import ELEMENT_TYPES
+from autotune.model.trial import Job, Trial, TrialState
+from autotune.search.own_kernel import use_file
+from autotune.space.search_space import SearchSpace
+
+SOURCE = """\
+#define PER_ITEM 1
+// doubles {{ not a template }} {% for %}
+kernel void scale(global const float *x, global float *y, float factor, int n) {
+    for (int i = 0; i < PER_ITEM; i++) {
+        const int at = get_global_id(0) + i * get_global_size(0);
+        if (at < n) y[at] = factor * x[at];
+    }
+}
+kernel void plain(global const float *x, global float *y, float factor, int n) {
+    y[get_global_id(0)] = factor * x[get_global_id(0)];
+}
+"""
+FILE = """\
+name = "scale"
+source = "scale.cl"
+sizes = { n = 1000 }
+check = [{ n = 1 }, { n = 37 }]
+global_size = "round_up(ceil_div(n, PER_ITEM), GROUP)"
+local_size = "GROUP"
+parameters = { PER_ITEM = [1, 2, 4], GROUP = [16, 32, 64] }
+default = { GROUP = 32 }
+constraints = { some_work = "PER_ITEM <= n" }
+work = { flops = "n", bytes = "8 * n" }
+reference = { kernel = "plain", global_size = "n" }
+
+[arguments]
+x = { buffer = "float32", size = "n" }
+y = { buffer = "float32", size = "n", access = "out" }
+factor = { scalar = "float32", value = 2.5 }
+n = { scalar = "int32", value = "n" }
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the source, in which families are read afresh, and forgotten afterwards."""
+    monkeypatch.setenv(FILES, "")
+    (tmp_path / "scale.cl").write_text(SOURCE)
+    yield tmp_path
+    monkeypatch.undo()
+    families_of_files.cache_clear()
+    find_family.cache_clear()
+
+
+def family_of(folder: Path, text: str = FILE) -> FileFamily:
+    (folder / "scale.toml").write_text(text)
+    return use_file(folder / "scale.toml")
+
+
+def trial_of(device: Device, family: FileFamily, shape: str, configuration: Configuration | None = None) -> Trial:
+    problem = family.problem_type.parse(shape)
+    job = Job(selector=device.selector, problem=problem, configuration=configuration or family.usual, samples=1)
+    with Worker(selector=device.selector) as worker:
+        return worker.run(job)
+
+
+def test_a_file_is_a_family(folder: Path) -> None:
+    family = family_of(folder)
+    assert find_family("scale") is family
+    problem = family.problem_type.parse("1000")
+    assert problem == family.problem_type.parse("n=1000") == family.requests[0].problem
+    assert (problem.label, problem.flops, problem.bytes_moved) == ("1000", 1000, 8000)
+    assert family.problem_type.from_dict(json.loads(problem.key)) == problem
+    plan = family.plan(problem, Configuration.of("scale", PER_ITEM=4, GROUP=16))
+    assert [(launch.kernel, launch.global_size, launch.local_size) for launch in plan.launches] == [
+        ("scale", (256,), (16,))
+    ]
+    assert [problem.size_vector for problem in family.examples()] == [(1,), (37,), (1000,)]
+
+
+def test_configurations_without_work_items_are_left_out_of_the_space(folder: Path, pocl: Device) -> None:
+    text = FILE.replace("round_up(ceil_div(n, PER_ITEM), GROUP)", "n // (PER_ITEM * GROUP) * GROUP")
+    family = family_of(folder, text)
+    space = SearchSpace(family, family.problem_type.parse("100"), pocl.limits)
+    assert {(c["PER_ITEM"], c["GROUP"]) for c in space} == {(1, 16), (1, 32), (1, 64), (2, 16), (2, 32), (4, 16)}
+    lines = text.splitlines()
+    own = "kernel = 'scale', when = 'GROUP > 16', local_size = 'GROUP', global_size = 'n // (PER_ITEM * GROUP) * GROUP'"
+    plain = "kernel = 'plain', when = 'GROUP <= 16', global_size = 'n'"
+    twice = "\n".join([*lines[:4], f"launches = [{{ {own} }}, {{ {plain} }}]", *lines[6:]])
+    family = family_of(folder, twice)
+    space = SearchSpace(family, family.problem_type.parse("10"), pocl.limits)
+    assert {(c["PER_ITEM"], c["GROUP"]) for c in space} == {(1, 16), (2, 16), (4, 16)}
+
+
+def test_a_formula_that_divides_by_zero_excludes_a_configuration(folder: Path, pocl: Device) -> None:
+    family = family_of(folder, FILE.replace("ceil_div(n, PER_ITEM)", "ceil_div(n, PER_ITEM - 1)").replace(
+        "default = { GROUP = 32 }", "default = { PER_ITEM = 2 }"))  # fmt: skip
+    problem = family.problem_type.parse("100")
+    assert {c["PER_ITEM"] for c in SearchSpace(family, problem, pocl.limits)} == {2, 4}
+    broken = family.violations(problem, Configuration.of("scale", PER_ITEM=1, GROUP=16), pocl.limits)
+    assert broken == ["a formula of scale.toml divides by zero"]
+
+
+def test_sizes_may_have_an_x_in_their_names(folder: Path) -> None:
+    family = family_of(folder, FILE.replace("{ n = 1000 }", "{ n = 1000, nx = 5 }").replace(' "n + 0"', ""))
+    assert family.problem_type.parse("nx=7").size_vector == (1000, 7)
+    assert family.problem_type.parse("20x30").size_vector == family.problem_type.parse("20, 30").size_vector == (20, 30)
+    for text in ("", "20", "20,30,40", "m=3", "0,1", "99999999999,1", "2;3"):
+        with pytest.raises(ProblemError):
+            family.problem_type.parse(text)
+
+
+def test_another_launch_is_another_version_of_the_space(folder: Path) -> None:
+    version = family_of(folder).space_version
+    assert family_of(folder, FILE.replace("[1, 2, 4]", "[1, 2, 4, 8]")).space_version == version
+    assert family_of(folder, FILE.replace("n, PER_ITEM), GROUP)", "n, PER_ITEM), 64)")).space_version != version
+
+
+def test_parameters_replace_the_defines_of_the_source(folder: Path) -> None:
+    family = family_of(folder)
+    configuration = Configuration.of("scale", PER_ITEM=4, GROUP=16)
+    text = render(family, configuration, family.plan(family.requests[0].problem, configuration))
+    assert text.count("#define PER_ITEM") == 1 and "#define PER_ITEM 4" in text
+    assert "// doubles {{ not a template }} {% for %}" in text, "plain sources are not templates"
+
+
+def test_constraints_hold_in_the_space_those_of_every_device_included(folder: Path, pocl: Device) -> None:
+    family = family_of(folder, FILE.replace("GROUP = [16, 32, 64]", "GROUP = [32, 1073741824]"))
+    space = SearchSpace(family, family.problem_type.parse("2"), pocl.limits, algorithms=["scale"])
+    assert {(c["PER_ITEM"], c["GROUP"]) for c in space} == {(1, 32), (2, 32)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('source = "scale.cl"', 'source = "scale.cl', r"scale\.toml is not TOML"),
+        ("sizes =", "size =", r"line 3: size: is not a key of a kernel file.*sizes"),
+        ("n = 1000", "n = 0", r"line 3: sizes\.n: must be from 1"),
+        ("n = 1000", "key = 1000", r"line 3: sizes\.key: this name is reserved"),
+        ("[1, 2, 4]", "[1, 2, 2]", r"line 7: parameters\.PER_ITEM: has a value twice"),
+        ("[1, 2, 4]", "[]", r"line 7: parameters\.PER_ITEM: needs at least one item"),
+        ("{ GROUP = 32 }", "{ GROUP = 33 }", r"line 8: default\.GROUP: 33 is not among .* 16, 32, 64"),
+        ("{ GROUP = 32 }", "{ GROUPS = 32 }", r"line 8: default\.GROUPS: is not a parameter .*GROUP"),
+        ('"PER_ITEM <= n"', '"PER_ITEM <="', r"line 9: constraints\.some_work: .*not an expression"),
+        ('"PER_ITEM <= n"', "'open(\"x\")'", r"line 9: constraints\.some_work"),
+        ('local_size = "GROUP"', 'local_size = "GROUP, 1"', r"line 6: local_size: must have as many dimensions"),
+        ('"round_up(ceil_div(n, PER_ITEM), GROUP)"', '"m"', r"line 5: global_size: 'm' uses m, which is not known"),
+        (
+            'buffer = "float32", size = "n" }',
+            'buffer = "float", size = "n" }',
+            r"line 14: arguments\.x\.buffer: must be",
+        ),
+        ('buffer = "float32", size = "n" }', 'buffer = "float32" }', r"line 14: arguments\.x: needs a size"),
+        ('buffer = "float32", size = "n" }', 'size = "n" }', r"line 14: arguments\.x: needs one of .* has none"),
+        (', access = "out"', "", r"arguments: none has access"),
+        ('size = "n", access', 'size = "GROUP", access', r"line 15: arguments\.y: 'GROUP' uses GROUP"),
+        ('kernel = "plain"', 'kernel = "plain", python = "r.py:f"', r"line 11: reference: has both kernel and python"),
+        ('source = "scale.cl"', 'source = "../scale.cl"', "is outside the folder"),
+        ('source = "scale.cl"', 'source = "none.cl"', r"none\.cl: No such file"),
+        ("PER_ITEM = [1, 2, 4],", "PER_ITEM = [1, 2, 4], OTHER = [1, 2],", "parameter OTHER has no effect"),
+        ("some_work", "'some work'", "must be a name of up to 64"),
+        ("reference", 'build_options = ["-DX={m}"]\nreference', "line 11: build_options: '-DX=.m.' uses m"),
+        ("reference", 'build_options = ["{n.real}"]\nreference', "line 11: build_options: .* braces stand"),
+        ("reference", 'build_options = ["{n:99999999}"]\nreference', "line 11: build_options: .* braces stand"),
+    ],
+)
+def test_errors_name_file_line_and_key(folder: Path, before: str, after: str, message: str) -> None:
+    assert before in FILE
+    with pytest.raises(UsageError, match=message) as raised:
+        family_of(folder, FILE.replace(before, after, 1))
+    assert raised.value.message.count("\n") == 0
+
+
+MANY = "".join(f"A{number} = [1, 2, 3, 4], " for number in range(30))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("[1, 2, 4]", str(list(range(1, 2000))), "has more than 1024 items"),
+        ("parameters = {", f"parameters = {{ {MANY}", "span .* configurations: at most"),
+        ("parameters = {", f"parameters = {{ {MANY} B = [1],", "needs from 1 to 32 parameters"),
+        ("sizes = { n = 1000 }", "sizes = { n = 1152921504606846976 }", r"sizes\.n: must be from 1 to"),
+        ('"round_up(ceil_div(n, PER_ITEM), GROUP)"', '"n * n * n * n * n"', "cannot be launched with"),
+        ('size = "n", access', 'size = "n * n * n * n * n * n", access', "y would have"),
+        ('"round_up(ceil_div(n, PER_ITEM), GROUP)"', '"n // (PER_ITEM - PER_ITEM)"', "divides by zero"),
+    ],
+)
+def test_hostile_files_are_refused(folder: Path, before: str, after: str, message: str) -> None:
+    with pytest.raises((UsageError, ConfigurationError, ProblemError), match=message):
+        family_of(folder, FILE.replace(before, after, 1))
+
+
+def test_a_constraint_may_not_relate_too_many_combinations(folder: Path) -> None:
+    names = [f"A{number}" for number in range(12)]
+    values = "".join(f"{name} = [1, 2, 3, 4], " for name in names)
+    text = FILE.replace("parameters = {", f"parameters = {{ {values}")
+    with pytest.raises(UsageError, match=r"line 9: constraints\.some_work: relates 16777216 combinations"):
+        family_of(folder, text.replace('"PER_ITEM <= n"', f'"{" + ".join(names)} > 3"'))
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", "more than 500000 steps"),
+        ("{% for i in range(99999999) %}{% endfor %}", "Range too big"),
+        ("{{ 'a' * 1000000000 }}", "needs two numbers"),
+        ("{{ 9 ** 9 ** 9 }}", "is too large"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{{ '%1000000000d' % 1 }}", "needs two numbers"),
+        ("{% include '/etc/passwd' %}", "passwd"),
+    ],
+)
+def test_templates_of_files_are_bounded(folder: Path, template: str, message: str) -> None:
+    (folder / "scale.cl.j2").write_text(f"{template} // {{{{ PER_ITEM }}}} {{{{ GROUP }}}}\n")
+    family = family_of(folder, FILE.replace('"scale.cl"', '"scale.cl.j2"'))
+    problem = family.requests[0].problem
+    with pytest.raises(BuildError, match=message):
+        render(family, family.usual, family.plan(problem, family.usual))
+
+
+def test_every_configuration_is_compared_with_the_reference_kernel(folder: Path, pocl: Device) -> None:
+    family = family_of(folder)
+    for configuration in (family.usual, Configuration.of("scale", PER_ITEM=4, GROUP=16)):
+        assert trial_of(pocl, family, "37", configuration).state is TrialState.COMPLETE
+    (folder / "scale.cl").write_text(SOURCE.replace("at < n", "at < n - 1"))
+    wrong = trial_of(pocl, family_of(folder), "37")
+    assert wrong.state is TrialState.WRONG_RESULT
+
+
+def test_a_python_function_is_a_reference(folder: Path, pocl: Device) -> None:
+    (folder / "right.py").write_text("def scaled(x, n):\n    assert len(x) == n\n    return 2.5 * x\n")
+    text = FILE.replace('kernel = "plain", global_size = "n"', 'python = "right.py:scaled"')
+    assert trial_of(pocl, family_of(folder, text), "37").state is TrialState.COMPLETE
+    (folder / "right.py").write_text("def scaled(x):\n    return 2.4 * x\n")
+    assert trial_of(pocl, family_of(folder, text), "37").state is TrialState.WRONG_RESULT
+
+
+def test_stored_contents_and_outputs_are_used(folder: Path, pocl: Device) -> None:
+    x = np.random.default_rng(1).random(37, np.float32)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "y.npy", np.float32(2.5) * x)
+    text = FILE.replace('kernel = "plain", global_size = "n"', 'outputs = { y = "y.npy" }').replace(
+        'x = { buffer = "float32", size = "n" }',
+        'x = { buffer = "float32", size = "n", fill = "file", file = "x.npy" }',
+    )
+    assert trial_of(pocl, family_of(folder, text), "37").state is TrialState.COMPLETE
+    np.save(folder / "y.npy", x)
+    assert trial_of(pocl, family_of(folder, text), "37").state is TrialState.WRONG_RESULT
+
+
+def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    family_of(folder)
+    file, database = str(folder / "scale.toml"), str(folder / "tuned.sqlite")
+    assert main(["check", file, "--device", pocl.selector, "--small", "--no-simulator"]) == 0
+    assert "2 runs are right" in capsys.readouterr().out
+    assert main(["tune", file, "--device", pocl.selector, "--trials", "3", "--quiet", "--json", "--db", database]) == 0
+    [outcome] = json.loads(capsys.readouterr().out)["outcomes"]
+    assert outcome["winner"]["problem"]["n"] == 1000
+    assert main(["lookup", "1000", "--family", "scale", "--device", pocl.slug, "--db", database]) == 0
+    assert "match      exact" in capsys.readouterr().out
+
+
+def test_exports_give_the_choice_to_a_c_program(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    family_of(folder)
+    file, database = str(folder / "scale.toml"), str(folder / "tuned.sqlite")
+    tune = ["tune", file, "--device", pocl.selector, "--shape", "100", "10000", "--trials", "2", "--quiet"]
+    assert main([*tune, "--db", database]) == 0
+    capsys.readouterr()
+    assert main(["export", "--family", "scale", "--format", "defines", "--db", database]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.rsplit(" -D", 2)[0] for line in lines] == [f"{pocl.slug} n={n} scale" for n in (100, 10000)]
+    assert main(["export", "--family", "scale", "--format", "c", "--db", database]) == 0
+    (folder / "scale.h").write_text(capsys.readouterr().out)
+    (folder / "main.c").write_text(
+        '#include <stdio.h>\n#include "scale.h"\nint main(void) {\n'
+        f'    puts(scale_choose("{pocl.slug}", 120)->options); puts(scale_choose("{pocl.slug}", 9000)->options);\n'
+        '    puts(scale_choose("another", 100)->options); return 0; }\n'
+    )
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    subprocess.run(
+        [compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", "-o", folder / "main", folder / "main.c"], check=True
+    )
+    found = subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert found == [*(line.partition(" scale ")[2] for line in lines), "-DGROUP=32 -DPER_ITEM=1"]
+
+
+def doubled(x: object) -> object:
+    return 2.5 * x  # type: ignore[operator]
+
+
+def test_python_tunes_a_source_with_a_function_as_reference(
+    folder: Path, pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    kernel = {**tomllib.loads(FILE), "source": SOURCE, "reference": {}}
+    [outcome] = autotune.tune(
+        kernel, reference=doubled, device=pocl.selector, shapes=["64"], trials=2, db=folder / "own.sqlite"
+    )
+    assert outcome.winner and outcome.winner.configuration.algorithm == "scale" and outcome.new_trials == 2
+    with pytest.raises(UsageError, match="is not a function of a module"):
+        autotune.tune(kernel, reference=lambda x: x, device=pocl.selector)
+
+
+def test_the_schema_knows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--schema"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(tomllib.loads(FILE)) < set(found["properties"])
+    assert found["properties"]["arguments"]["additionalProperties"]["properties"]["buffer"]["pattern"] == (
+        f"^(?:{'|'.join(ELEMENT_TYPES)})$"
+    )
+    assert found["required"] == ["name", "source", "sizes", "parameters", "arguments"]
+    described = found["properties"]["launches"]["items"]["properties"]["once"]["description"]
+    assert described.startswith("It only prepares constant data")
+
+
+def test_a_wrong_default_fails_the_check(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "scale.cl").write_text(SOURCE.replace("factor * x[at]", "x[at]", 1))
+    family_of(folder)
+    assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small", "--no-simulator"]) == 1
+    assert "wrong" in capsys.readouterr().out
+
+
+def test_init_writes_a_file_that_needs_little(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    text = draft(folder / "scale.cl")
+    assert 'x = { buffer = "float32", size = "n" }' in text
+    assert 'y = { buffer = "float32", size = "n", access = "out" }' in text
+    assert "PER_ITEM = [1, 0, 2, 4]" in text
+    assert main(["init", str(folder / "scale.cl")]) == 0
+    assert main(["init", str(folder / "scale.cl")]) == 2, "an existing file is left as it is"
+    assert "exists and was left" in capsys.readouterr().err
+    assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--no-simulator"]) == 0
+    with pytest.raises(UsageError, match=r"no kernel 'scales'"):
+        draft(folder / "scale.cl", "scales")
