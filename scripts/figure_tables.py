@@ -416,7 +416,8 @@ def _service() -> str:
         "work to do.\n\n"
         + ("Other rows say: services x search processes of each, and the database.\n\n" if of_set else "")
         + f"In a run of {chaos['seconds']} s with {chaos['services']} services on PostgreSQL and "
-        f"{len(chaos['devices'])} workers, each in a network of its own, all jobs finished through {blows['worker']} kills of workers, "
+        f"{len(chaos['devices'])} workers, each in a network of its own, all jobs finished through {blows['worker']} "
+        "kills of workers, "
         f"{blows['service']} of services, {blows['pause']} suspensions of one for 30 s, {blows['cut']} cuts of the "
         f"network, {blows['database']} outages of the database and an upgrade of all processes; nothing was searched "
         "twice.",
