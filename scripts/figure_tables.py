@@ -415,11 +415,13 @@ def _service() -> str:
         "One service on a two-core machine, with invented workers that answer at once. \"Shared\" machines had other "
         "work to do.\n\n"
         + ("Other rows say: services x search processes of each, and the database.\n\n" if of_set else "")
-        + f"In a run of {chaos['seconds']} s with PostgreSQL and three drivers, each in a network of its own, all jobs "
-        f"finished through {blows['worker']} kills of workers, {blows['service']} of the service, "
-        f"{blows['cut']} cuts of "
-        f"the network and {blows['database']} outages of the database; nothing was searched twice.",
-        "scripts/bench_service growth; scripts/chaos_service --postgres --networks --compare",
+        + f"In a run of {chaos['seconds']} s with {chaos['services']} services on PostgreSQL and "
+        f"{len(chaos['devices'])} workers, each in a network of its own, all jobs finished through {blows['worker']} "
+        "kills of workers, "
+        f"{blows['service']} of services, {blows['pause']} suspensions of one for 30 s, {blows['cut']} cuts of the "
+        f"network, {blows['database']} outages of the database and an upgrade of all processes; nothing was searched "
+        "twice.",
+        "scripts/bench_service growth; scripts/chaos_service --postgres --services 3 --networks --upgrade-from FOLDER",
         _table(["workers", "machine ", "trials", "trials a second", "processor a trial", "lookup, 99th percentile",
                 "memory"], lines),
     )  # fmt: skip

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from autotune.cli import main
-from autotune.errors import StoreError, WorkerError
+from autotune.errors import StoreError, WorkerError, WorkerLostError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.render import provenance_now
 from autotune.model.checkup import Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
-from autotune.model.trial import Job, Trial, TrialState
+from autotune.model.trial import BUILD_LIMIT_S, Job, Trial, TrialState
+from autotune.search import knowledge as knowledge_module
 from autotune.search import time_limits
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch
@@ -471,3 +472,44 @@ def test_a_search_in_which_nothing_ran_right_keeps_to_its_budget(store: Store) -
     worker = FakeWorker(lambda _: TrialState.WRONG_RESULT)
     assert search(store, worker, trials=4).winner is None
     assert len(worker.jobs) == 5  # and the baseline
+
+
+NO_TIME_S = 1e-6
+
+
+def test_a_search_whose_every_configuration_was_lost_gets_a_winner_when_its_time_is_up(store: Store) -> None:
+    """As when a worker was killed in the finals again and again, and services while they searched."""
+    search(store, FakeWorker(invented_time), trials=4)
+    for configuration in {s.trial.configuration for s in store.trials(DEVICE.slug, "gemm")}:
+        lose(store, configuration)
+    assert won(search(store, FakeWorker(invented_time), trials=0, seconds=NO_TIME_S)).configuration not in held(store)
+
+
+def test_a_search_whose_first_trials_were_lost_gets_a_winner_when_its_time_is_up(store: Store) -> None:
+    for configuration in (DEFAULT, OTHER):
+        lose(store, configuration)
+    worker = FakeWorker(invented_time)
+    assert won(search(store, worker, trials=4, seconds=NO_TIME_S)).configuration not in held(store)
+    assert max(job.build_limit_s for job in worker.jobs) == BUILD_LIMIT_S, "what has to end it all may take its time"
+
+
+def test_a_problem_that_loses_every_worker_is_given_up_when_its_time_is_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knowledge_module, "MOST_LOST", 3)
+    lost: list[Job] = []
+
+    def gone(job: Job) -> float:
+        lost.append(job)
+        raise WorkerLostError("gone")
+
+    for _ in range(3):
+        with pytest.raises(WorkerLostError):
+            search(store, FakeWorker(gone), trials=4, seconds=NO_TIME_S)
+    knowledge = Knowledge(DEVICE, PROBLEM, store)
+    assert len(lost) == len(knowledge.quarantine) == 3
+    assert knowledge.is_all_lost
+    with pytest.raises(WorkerLostError):
+        search(store, FakeWorker(gone), trials=4, seconds=NO_TIME_S)
+    assert search(store, FakeWorker(gone), trials=4, seconds=NO_TIME_S).winner is None
+    assert len(lost) == 4

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
@@ -103,6 +104,23 @@ def test_a_search_that_gets_no_process_begins_when_there_is_one(
     monkeypatch.setattr(subprocess, "Popen", reluctant)
     ends_well(tmp_path / "db.sqlite")
     assert next(refusals, None) is None
+
+
+def test_a_problem_does_not_fail_because_its_processes_cannot_open_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, start = iter(range(2)), subprocess.Popen
+
+    def useless(command: Any, **named: Any) -> Any:
+        for _ in refused:
+            return start([sys.executable, "-c", "import sys; sys.exit(1)"], **named)
+        return start(command, **named)
+
+    monkeypatch.setattr(core, "LOOK_S", 0.05)
+    monkeypatch.setattr(core, "MOST_DEATHS", 1)
+    monkeypatch.setattr(subprocess, "Popen", useless)
+    ends_well(tmp_path / "db.sqlite")
+    assert next(refused, None) is None
 
 
 def test_searches_go_on_in_another_process_when_theirs_is_killed(tmp_path: Path) -> None:

@@ -13,10 +13,13 @@ from autotune.model.trial import QUARANTINED_STATES, Provenance, Timer, Trial, T
 from autotune.search.drift import SENTINEL, Drift
 from autotune.search.significance import Decision, Gain
 from autotune.search.task import Task
-from autotune.store import Fate, Store, StoredTrial
+from autotune.store import LOST, Fate, Store, StoredTrial
 
 FAILED_PROBLEMS = 2
 """A configuration that crashed or was lost at this many problems of a family is not run at any other problem of it."""
+
+MOST_LOST = 20
+"""A problem at which more configurations were lost may itself be what ends its workers."""
 
 
 class Knowledge(Task):
@@ -31,6 +34,8 @@ class Knowledge(Task):
         self.store = store
         # Before the trials: a late result ends its configuration's quarantine, and one that arrived between would be in
         # neither, and measured again.
+        self._lost: set[Configuration] = set()
+        """Those that a worker, or the machine, did not live to report: perhaps through no fault of theirs."""
         excluded, excluded_elsewhere = self._quarantined()
         stored = store.trials(device.slug, self.family.name, problem)
         self.timer = Timer.HOST if any(map(self._found_events_wrong, stored)) else Timer.EVENT
@@ -94,8 +99,9 @@ class Knowledge(Task):
 
     @property
     def is_all_lost(self) -> bool:
-        """Whether something ran correctly, and none of it may be run any more."""
-        return math.isinf(self.best_ns) and any(t.state is TrialState.COMPLETE for t in self.known.values())
+        """Whether nothing may be run of what ran correctly or was lost before it could show whether it does."""
+        has_run = self._lost or any(t.state is TrialState.COMPLETE for t in self.known.values())
+        return math.isinf(self.best_ns) and bool(has_run) and len(self._lost) <= MOST_LOST
 
     @property
     def ranking(self) -> list[Trial]:
@@ -174,6 +180,7 @@ class Knowledge(Task):
         stored = self.store.quarantined(device.slug, device.driver)
         entries = [q for q in stored if q.problem.family == problem.family]
         here = {q.configuration for q in entries if q.problem == problem}
+        self._lost = elsewhere | {q.configuration for q in entries if q.problem == problem and q.reason == LOST}
         problems: defaultdict[Configuration, set[Problem]] = defaultdict(set)
         for entry in entries:
             if entry.reason != TrialState.TIMED_OUT.value:  # slowness at large sizes says nothing about small ones

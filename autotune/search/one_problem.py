@@ -68,8 +68,8 @@ class ProblemSearch:
     JUDGED_TRIALS = 5
     """Trials after which it is reported how many will fit into a time budget."""
     SPARE_TRIALS = 5
-    """New trials beyond the budget when every configuration that ran correctly was lost later, as with a worker that
-    was killed again and again: a search that could have a winner must get one."""
+    """New trials beyond the budget, in time as well, when every configuration that ran correctly was lost later, or
+    lost at once, as with a worker that was killed again and again: a search that could have a winner must get one."""
 
     def __init__(self, tuning: Tuning, request: Request, knowledge: Knowledge, space: SearchSpace) -> None:
         """`knowledge` is that of the request's problem, on the device of `tuning.worker`."""
@@ -189,9 +189,8 @@ class ProblemSearch:
         """Whether the budget has ended, or nothing worth a trial is left."""
         if self._tuning.should_stop() or self._is_exhausted or self._gain.is_below(self._tuning.budget.least_gain):
             return True
-        if self._clock() + self._bench.limits.typical_s + self._finals_share() >= self._deadline:
-            return True
-        return self._trials_left <= 0
+        is_late = self._clock() + self._bench.limits.typical_s + self._finals_share() >= self._deadline
+        return self._trials_left <= 0 or (is_late and not self._is_owed)
 
     def _search(self, is_enough: Callable[[], bool]) -> None:
         ahead = self._ahead or self._begin()
@@ -298,9 +297,15 @@ class ProblemSearch:
         trials = self._tuning.budget.trials
         return math.inf if trials is None else trials + spare - self.new_trials
 
+    @property
+    def _is_owed(self) -> bool:
+        """Whether a trial may be measured when time is up."""
+        return self.new_trials < self.SPARE_TRIALS and self.knowledge.is_all_lost
+
     def _left_s(self) -> float:
         """Return the seconds left of the budget, which limit what a single trial may take."""
-        return min(self._tuning.ends, self._deadline) - self._clock()
+        left_s = min(self._tuning.ends, self._deadline) - self._clock()
+        return math.inf if left_s <= 0 and self._is_owed else left_s
 
     def _finals_share(self) -> float:
         """Return the seconds of this problem's own budget that are kept for the finals."""

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ NICENESS = 5
 """By how much search processes yield to the service, which must answer while they use all cores."""
 OWN = 0
 """Number of the place of the search's own device; helpers have others."""
+END_S = 2.0
+"""Delay before a process ends that cannot open its store: the service starts another at once."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -208,12 +211,14 @@ def main() -> None:
     gc.set_threshold(YOUNG_OBJECTS)
     try:
         process = SearchProcess(Store.open(read_message(sys.stdin.buffer)), send)
+        send(0, "opened")
         while True:
             process.take(*read_message(sys.stdin.buffer))
     except (EOFError, OSError):
         os._exit(0)
     except AutotuneError as error:
         _LOG.error("%s", error)
+        time.sleep(END_S)
         os._exit(1)
 
 

@@ -47,6 +47,8 @@ class Process:
     call_soon: CallSoon
     searches: "dict[int, Search]" = field(default_factory=dict)
     """What runs there, by number."""
+    is_open: bool = False
+    """Whether it has opened its store; one that cannot, as while the database is away, ends."""
 
     def __post_init__(self) -> None:
         """Start it. Raises OSError."""
@@ -240,7 +242,7 @@ class Processes:
         self.troubles: Counter[int] = Counter()
         """How often a device could not be used, by the id of the job's problem."""
         self.deaths: Counter[int] = Counter()
-        """How often the process ended in which a problem was searched."""
+        """How often a process has ended in which a problem was searched."""
 
     @property
     def pids(self) -> list[int]:
@@ -269,6 +271,7 @@ class Processes:
             process.close()
 
     def _take(self, process: Process, number: int, name: str, *content: Any) -> None:
+        process.is_open = True
         search = process.searches.get(number)
         if search is None:
             return
@@ -281,5 +284,5 @@ class Processes:
         if not self._is_closed:
             _LOG.error("a search process has ended; its %d searches go on in another", len(process.searches))
         for search in process.searches.values():
-            self.deaths[search.problem.id] += 1
+            self.deaths[search.problem.id] += process.is_open
             self._on_lost(search)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import desc, func, select
 from sqlalchemy.orm import Session
@@ -80,14 +79,19 @@ class HistoryLedger(Transactions):
 
     def best_by_driver(self, device_slug: str, family: str) -> list[tuple[Problem, str, float]]:
         """Return the least time in nanoseconds of each problem under each driver, in the order of first trials."""
+        devices = select(DeviceRow.id).where(DeviceRow.slug == device_slug)
+        least = func.min(TrialRow.__table__.c.time_ns).label("least_ns")
+        best = (  # before the problems are joined, which would be once for each trial
+            select(TrialRow.problem_id, TrialRow.driver, least, func.min(TrialRow.id).label("first"))
+            .where(TrialRow.device_id.in_(devices), TrialRow.state == TrialState.COMPLETE.value)
+            .group_by(TrialRow.problem_id, TrialRow.driver)
+            .subquery()
+        )
         query = (
-            select(ProblemRow, TrialRow.driver, func.min(TrialRow.__table__.c.time_ns))
-            .join(ProblemRow, ProblemRow.id == TrialRow.problem_id)
-            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
-            .where(DeviceRow.slug == device_slug, ProblemRow.family == family)
-            .where(TrialRow.state == TrialState.COMPLETE.value)
-            .group_by(ProblemRow.id, TrialRow.driver)
-            .order_by(func.min(TrialRow.id))
+            select(ProblemRow, best.c.driver, best.c.least_ns)
+            .join(best, best.c.problem_id == ProblemRow.id)
+            .where(ProblemRow.family == family)
+            .order_by(best.c.first)
         )
         return self.read(
             lambda session: known_rows(
@@ -140,14 +144,18 @@ class HistoryLedger(Transactions):
             .where(DeviceRow.slug == device_slug, is_complete)
         )
         newest = query.where(TrialRow.purpose == "sentinel").order_by(TrialRow.id.desc()).limit(most)
-        first = query.where(TrialRow.purpose == "search").order_by(TrialRow.id).limit(1)
+        subject = (TrialRow.device_id, TrialRow.problem_id)
+        # Grouped, since PostgreSQL looks for the least id alone through all trials in their order.
+        first = select(*subject, func.min(TrialRow.id)).where(TrialRow.purpose == "search", is_complete)
 
         def read(session: Session) -> list[StoredTrial]:
             last = session.scalar(_LAST_TRIAL) or 0
             runs = session.execute(newest.where(TrialRow.id > last - RECENT_TRIALS)).all()[::-1]
-            rows: list[Any] = []
-            for device, problem in dict.fromkeys((run.device_id, of.id) for run, of in runs):
-                rows += session.execute(first.where(TrialRow.device_id == device, TrialRow.problem_id == problem)).all()
+            searched = {(run.device_id, of.id) for run, of in runs}
+            chosen = [column.in_(set(ids)) for column, ids in zip(subject, zip(*searched, strict=True), strict=False)]
+            found = session.execute(first.where(*chosen).group_by(*subject)).all() if searched else []
+            firsts = [trial for device, problem, trial in found if (device, problem) in searched]
+            rows = session.execute(query.where(TrialRow.id.in_(firsts)).order_by(TrialRow.id)).all()
             return known_rows([*rows, *runs], lambda found: _stored(*found))
 
         return self.read(read)
