@@ -2,10 +2,11 @@
 
     PYTHON kernel_tuner_rival.py TASK.json ARGUMENTS.npz
 
-Needs kernel_tuner and pyopencl beside NumPy. Prints one line of JSON: the best configuration and its time, how many
-configurations were measured and how many of them failed, and the seconds taken.
+Needs kernel_tuner and pyopencl beside NumPy. Prints one line of JSON: the best configuration, its time and the trial
+that found it, how many configurations were measured and how many of them failed, and the seconds taken.
 """
 
+import ast
 import contextlib
 import json
 import sys
@@ -26,12 +27,14 @@ def main() -> int:
     arrays = dict(np.load(sys.argv[2]))
     answers = [arrays.get(f"answer_{name}") for name in task["arguments"]]
     arguments = [arrays[name] if arrays[name].ndim else arrays[name][()] for name in task["arguments"]]
+    restrictions = [ast.unparse(_Inlined().visit(ast.parse(text, mode="eval"))) for text in task["restrictions"]]
     began = time.perf_counter()
     with contextlib.redirect_stdout(sys.stderr):
         results, _ = kernel_tuner.tune_kernel(
             task["kernel"], task["source"], lambda config: _groups(task, config), arguments, task["parameters"],
-            grid_div_x=[], grid_div_y=[], grid_div_z=[], restrictions=task["restrictions"], lang="OpenCL",
-            platform=task["platform"], device=task["device"], block_size_names=task["block_size_names"],
+            grid_div_x=[], grid_div_y=[], grid_div_z=[], restrictions=restrictions, lang="OpenCL",
+            platform=task["platform"], device=task["device"],
+            block_size_names=task["block_size_names"],
             answer=None if all(answer is None for answer in answers) else answers,
             atol=task["atol"], strategy=task["strategy"], seed=task["seed"], quiet=True,
             strategy_options={"max_fevals": task["trials"]},
@@ -43,6 +46,7 @@ def main() -> int:
             {
                 "best": {name: best[name] for name in task["parameters"]} if best else {},
                 "time_ms": best.get("time"),
+                "best_at": results.index(best) + 1 if best else None,
                 "trials": len(results),
                 "failures": len(results) - len(timed),
                 "seconds": time.perf_counter() - began,
@@ -50,6 +54,16 @@ def main() -> int:
         )
     )
     return 0
+
+
+class _Inlined(ast.NodeTransformer):
+    """Writes out the functions of formulas, which Kernel Tuner's restrictions cannot call."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        texts = {"ceil_div": "-(-({0}) // ({1}))", "round_up": "(-(-({0}) // ({1})) * ({1}))"}
+        text = texts.get(ast.unparse(node.func))
+        return ast.parse(text.format(*map(ast.unparse, node.args)), mode="eval").body if text else node
 
 
 def _groups(task: dict[str, Any], config: dict[str, Any]) -> tuple[int, ...]:

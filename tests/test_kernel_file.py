@@ -1,6 +1,7 @@
 """Kernel files: a TOML file that describes a kernel of the user's, as every command sees it."""
 
 import json
+import re
 import shutil
 import subprocess
 import tomllib
@@ -22,6 +23,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.model.trial import Job, Trial, TrialState
+from autotune.search import own_kernel
 from autotune.search.own_kernel import use_file
 from autotune.space.search_space import SearchSpace
 
@@ -189,6 +191,7 @@ def test_errors_name_file_line_and_key(folder: Path, before: str, after: str, me
     assert raised.value.message.count("\n") == 0
 
 
+TENS = "".join(f"A{number} = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], " for number in range(12))
 MANY = "".join(f"A{number} = [1, 2, 3, 4], " for number in range(30))
 
 
@@ -196,6 +199,7 @@ MANY = "".join(f"A{number} = [1, 2, 3, 4], " for number in range(30))
     ("before", "after", "message"),
     [
         ("[1, 2, 4]", str(list(range(1, 2000))), "has more than 1024 items"),
+        ("parameters = {", f"parameters = {{ {TENS}", "line 7: parameters: span .* configurations: at most 1e.11"),
         ("parameters = {", f"parameters = {{ {MANY}", "span .* configurations: at most"),
         ("parameters = {", f"parameters = {{ {MANY} B = [1],", "needs from 1 to 32 parameters"),
         ("sizes = { n = 1000 }", "sizes = { n = 1152921504606846976 }", r"sizes\.n: must be from 1 to"),
@@ -227,6 +231,11 @@ def test_a_constraint_may_not_relate_too_many_combinations(folder: Path) -> None
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ '%1000000000d' % 1 }}", "needs two numbers"),
         ("{% include '/etc/passwd' %}", "passwd"),
+        ("{{ 'a'.ljust(99999999999) }}", "more than 512 MiB of memory"),
+        (
+            "{% set x = namespace(a='a') %}{% for i in range(60) %}{% set x.a = x.a ~ x.a %}{% endfor %}",
+            "more than 512 MiB of memory",
+        ),
     ],
 )
 def test_templates_of_files_are_bounded(folder: Path, template: str, message: str) -> None:
@@ -235,6 +244,124 @@ def test_templates_of_files_are_bounded(folder: Path, template: str, message: st
     problem = family.requests[0].problem
     with pytest.raises(BuildError, match=message):
         render(family, family.usual, family.plan(problem, family.usual))
+
+
+def test_what_a_template_needs_is_given_back(folder: Path) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    test_templates_of_files_are_bounded(folder, "{{ 'a'.ljust(99999999999) }}", "more than 512 MiB")
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+RIGHT = 'kernel = "plain", global_size = "n"'
+X = 'x = { buffer = "float32", size = "n" }'
+CONTENTS = 'x = {{ buffer = "float32", size = "n", {} }}'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (RIGHT, 'python = "right.py:none"', r"right\.py defines no function none"),
+        (RIGHT, 'python = "other.py:scaled"', r"other\.py cannot be loaded: FileNotFoundError"),
+        (RIGHT, 'python = "right.py:fails"', "right.py: fails failed: ValueError: no answer"),
+        (RIGHT, 'python = "right.py:short"', "right.py:short gave 1 elements, the buffer has 37"),
+        (RIGHT, 'python = "right.py:nothing"', "right.py:nothing returned nothing"),
+        (RIGHT, 'python = "right.py:others"', "right.py:others returned 'z', the outputs are y"),
+        (RIGHT, 'outputs = { y = "none.npy" }', r"none\.npy cannot be read"),
+        (RIGHT, 'outputs = { y = "wide.npy" }', r"wide\.npy has 3 elements of float64, wanted 37 of float32"),
+        (X, CONTENTS.format("range = [2, 1]"), "x: the range from 2 to 1 is empty"),
+        (X, X.replace("float32", "uint8").replace(" }", ", range = [0, 256] }"), "from 0 to 256 exceeds uint8"),
+        (X, CONTENTS.format('fill = "python", python = "right.py:short"'), "right.py:short gave 1 elements"),
+        (X, CONTENTS.format('fill = "file", file = "../x.npy"'), r"\.\./x\.npy is outside the folder"),
+    ],
+)
+def test_contents_that_cannot_be_made_are_told_with_their_file(
+    folder: Path, before: str, after: str, message: str
+) -> None:
+    (folder / "right.py").write_text(
+        "def fails(x):\n    raise ValueError('no answer')\n"
+        "def short():\n    return [1.0]\n"
+        "def nothing():\n    return {}\n"
+        "def others(x):\n    return {'z': x}\n"
+    )
+    np.save(folder / "wide.npy", np.zeros(3))
+    assert before in FILE
+    family = family_of(folder, FILE.replace(before, after, 1))
+    with pytest.raises((ProblemError, UsageError), match=message):
+        family.make_case(family.problem_type.parse("37"), 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (X, 'x = { line = "float32", size = "n" }', r"line 14: arguments\.x: needs `over`"),
+        (X, 'x = { line = "float32", size = "n", over = "z" }', r"line 14: arguments\.x: over: z is not a buffer"),
+        (X, 'x = { image = "float64", size = "n, 1" }', r"line 14: arguments\.x: images have no channels of float64"),
+        (X, 'x = { image = "float32", size = "n, 1", channels = 3 }', "line 14: .* a pixel has 1, 2 or 4 channels"),
+        (X, CONTENTS.format('fill = "file"'), "line 14: .*fill = 'file' and `file` go together"),
+        (X, CONTENTS.format('fill = "python"'), "line 14: .*fill = 'python' and `python` go together"),
+        (X, CONTENTS.format("range = [1]"), "line 14: .*range needs two numbers"),
+        (X, CONTENTS.format('scalar = "int32"'), "line 14: .*needs one of .* both buffer and scalar"),
+        (X, X.replace('"n"', '"n, n, n"'), r"line 14: arguments\.x: has more than 2 parts"),
+        ("GROUP = [16, 32, 64]", 'GROUP = [16, "32"]', r"line 7: parameters\.GROUP: mixes numbers and texts"),
+        ("GROUP = [16, 32, 64]", "n = [16, 32, 64]", r"parameters\.n: is also the name of a size"),
+        ("{ n = 37 }", "{ m = 37 }", "line 4: check: m is not one of the sizes n"),
+        ("work = { flops", "work = { flop", "line 10: work: has an unknown member .flop"),
+        ("work = { flops", 'problems = [{ n = "many" }]\nwork = { flops', "line 10: problems: n must be a number"),
+        (RIGHT, 'outputs = { x = "x.npy" }', r"reference\.outputs\.x: is not an output"),
+        (RIGHT, 'kernel = "plain"', r"line 11: reference\.global_size: is missing"),
+        ('name = "scale"', 'name = "Scale"', "line 1: name: must be up to 32 lowercase letters"),
+    ],
+)
+def test_errors_of_entries_name_file_line_and_key(folder: Path, before: str, after: str, message: str) -> None:
+    test_errors_name_file_line_and_key(folder, before, after, message)
+
+
+def test_sources_that_cannot_be_read_are_named(folder: Path) -> None:
+    (folder / "scale.cl").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"scale\.cl is not UTF-8 text \(byte 0\)"):
+        family_of(folder)
+    (folder / "scale.cl").write_text('#include "scale.cl"\n')
+    with pytest.raises(UsageError, match="includes more than 100 files, perhaps itself"):
+        family_of(folder)
+    (folder / "scale.cl").write_text("x" * (4 * 2**20 + 1))
+    with pytest.raises(UsageError, match="is larger than 4 MiB"):
+        family_of(folder)
+
+
+def test_a_mapping_takes_the_includes_of_its_sources_along(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    (folder / "factor.h").write_text("#define FACTOR 2.5f\n")
+    (folder / "scale.cl").write_text(f'#include "factor.h"\n{SOURCE}')
+    path = own_kernel._written({**tomllib.loads(FILE), "source": str(folder / "scale.cl")}, None)
+    family = use_file(path)
+    assert "#define FACTOR 2.5f" in render(family, family.usual, family.plan(family.requests[0].problem, family.usual))
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("n < 7", "1000 does not fit the device: some_work: n < 7"),
+        ("PER_ITEM > n", "scale: no valid configuration for 1000 .*the constraints exclude all"),
+    ],
+)
+def test_a_size_without_any_configuration_is_refused_before_anything_runs(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str], condition: str, message: str
+) -> None:
+    family_of(folder, FILE.replace("PER_ITEM <= n", condition))
+    options = ["--device", pocl.selector, "--trials", "2", "--quiet", "--db", str(folder / "tuned.sqlite")]
+    assert main(["tune", str(folder / "scale.toml"), *options]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_the_reason_is_told_where_every_configuration_fails(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family_of(folder, FILE.replace('scalar = "int32", value = "n"', 'scalar = "uint8", value = "n"'))
+    options = ["--device", pocl.selector, "--trials", "2", "--quiet", "--db", str(folder / "tuned.sqlite")]
+    assert main(["tune", str(folder / "scale.toml"), *options]) != 0
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "no configuration gave correct results for 1000: " in last and "1000" in last and "uint8" in last, last
 
 
 def test_every_configuration_is_compared_with_the_reference_kernel(folder: Path, pocl: Device) -> None:

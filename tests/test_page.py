@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import sqlite3
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,8 @@ from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance, trial, winner
 from invented_service import HandMade, invented_time, offering, serving
+from kernel_files import registered
+from small_kernels import AXPY
 
 SLUG = INVENTED_PROCESSOR.slug
 FLAGS = (
@@ -401,3 +404,28 @@ def test_each_line_of_a_new_job_is_checked_while_it_is_typed(seen: Seen) -> None
     expect(fault).to_have_count(0)
     expect(page.get_by_role("status").filter(has_text="3 sizes, about")).to_be_visible()
     assert sizes.input_value() == "64,64,64\n\n4,4,4\n8,8,8"
+
+
+def test_a_kernel_file_is_tuned_from_the_page(browser: Browser, tmp_path: Path) -> None:
+    """The service knows the kernel by AUTOTUNE_FAMILIES, and so does its worker."""
+    (tmp_path / "axpy.cl").write_text(AXPY[1])
+    (tmp_path / "axpy.toml").write_text(textwrap.dedent(AXPY[0]))
+    with (
+        registered(tmp_path / "axpy.toml"),
+        serving_page(tmp_path) as server,
+        offering(server.url, "bench", paced_time),
+    ):
+        seen = Seen(browser, server.url)
+        page = seen.open(f"#/new?device={SLUG}&family=axpy")
+        page.get_by_role("textbox", name="Sizes").fill("500 x2 step")
+        page.get_by_label("Trials for each size").fill("5")
+        page.get_by_role("button", name="Submit job").click()
+        expect(page.locator(".heading .state")).to_have_text("done", timeout=30_000)
+        page.get_by_role("link", name=SLUG).click()
+        row = page.get_by_role("table", name="Tuned sizes").get_by_role("row", name="500")
+        expect(row).to_contain_text("axpy")
+        with page.expect_download() as waiting:
+            page.get_by_role("button", name="C header", exact=True).click()
+        assert "axpy_choose" in Path(waiting.value.path()).read_text()
+        seen.context.close()
+        assert seen.complaints == []

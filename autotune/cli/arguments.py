@@ -208,6 +208,9 @@ DATABASE = argument(
     help="SQLite file, or postgresql://user@host/database; by default a file in the user's data folder",
 )
 JSON = flag("--json", "print JSON instead of text")
+LEARN_FROM = words(
+    "--learn-from", "FILE", "results of other tuners to begin with: T4, or a cache of Kernel Tuner; never stored"
+)
 QUIET = flag("--quiet", "no progress, only the final table")
 WIDE = flag(
     "--wide",

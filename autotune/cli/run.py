@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, QUIET, WANTED, WIDE, argument, command, flag
+from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, LEARN_FROM, QUIET, WANTED, WIDE, argument, command, flag
 from autotune.cli.interrupts import Interrupts, tell_stopped
 from autotune.cli.jobs import run_elsewhere
 from autotune.cli.output import print_result, standard_error, tell
@@ -72,6 +72,7 @@ def parse_share(text: str) -> float:
         action="store_false",
         help="skip the comparison of a few products with the host's BLAS at the end, which takes some seconds",
     ),
+    LEARN_FROM,
     QUIET,
     WIDE,
     DATABASE,
@@ -96,14 +97,10 @@ def run_command(options: argparse.Namespace) -> int:
     return tune_requests(options, *_requests(options))
 
 
-def tune_requests(
-    options: argparse.Namespace, own: list[Request], others: list[Request], foreign: "Sequence[Source]" = ()
-) -> int:
-    """Tune `own` and those of `others` that fit the device, with the options of `autotune run`; report the results.
-
-    `foreign` is what other tuners measured of their family.
-    """
+def tune_requests(options: argparse.Namespace, own: list[Request], others: list[Request]) -> int:
+    """Tune `own` and those of `others` that fit the device, with the options of `autotune run`; report the results."""
     sampler = _sampler(options)
+    foreign = [_foreign(Path(name), options.family) for name in options.learn_from]
     for family in dict.fromkeys(request.problem.family for request in [*own, *others]):
         check_algorithms(family, options.algorithm)
     from autotune.device.discovery import discover, select
@@ -170,6 +167,15 @@ def _tune(
         if options.crossover:
             _compare_with_host(store, device, outcomes, interrupts)
     return _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
+
+
+def _foreign(path: Path, name: str) -> "Source":
+    """Return what other tuners measured of a family, and tell how much of it fits. Raises UsageError."""
+    from autotune.search.foreign import read_foreign
+
+    source, count = read_foreign(path, find_family(name))
+    tell(f"{path}: {len(source.configurations)} of {count} results fit the parameters of {name}")
+    return source
 
 
 def _tell_lost(lost: "Sequence[Quarantined]") -> None:
@@ -368,8 +374,10 @@ def _report(
     failed = [outcome.request.problem.label for outcome in outcomes if outcome.winner is None]
     if failed:
         shapes = ", ".join(failed[:5]) + (" and others" if len(failed) > 5 else "")
+        cause = next((o.commonest_failure for o in outcomes if o.winner is None and o.commonest_failure), None)
+        because = f": {cause.count} times {cause.state.value}: {cause.message}" if cause and cause.message else ""
         raise AutotuneError(
-            f"no configuration gave correct results for {shapes}",
+            f"no configuration gave correct results for {shapes}{because}",
             hint=f"run `autotune doctor --device {device.slug}`, or try another driver for the device",
         )
     return 0

@@ -3,8 +3,20 @@
 import argparse
 from pathlib import Path
 
-from autotune.cli.arguments import DATABASE, JSON, QUIET, WIDE, argument, budget, command, flag, integer, seed, words
-from autotune.cli.output import tell
+from autotune.cli.arguments import (
+    DATABASE,
+    JSON,
+    LEARN_FROM,
+    QUIET,
+    WIDE,
+    argument,
+    budget,
+    command,
+    flag,
+    integer,
+    seed,
+    words,
+)
 from autotune.cli.run import read_requests, tune_requests
 
 
@@ -14,9 +26,7 @@ from autotune.cli.run import read_requests, tune_requests
     words("--shape", "SHAPE", "sizes in the order of the file, or as m=512,n=512; those of the file unless given"),
     integer("--trials", 1, 10**9, "at most N new trials for each shape"),
     budget("time for all shapes: 90s, 10m, 1h30m"),
-    words(
-        "--learn-from", "FILE", "results of other tuners to begin with: T4, or a cache of Kernel Tuner; never stored"
-    ),
+    LEARN_FROM,
     seed("seed of the proposals; inputs are drawn afresh in every run"),
     flag("--retry-quarantined", "begin with the configurations that crashed, hung or were running in a killed run"),
     QUIET,
@@ -39,11 +49,4 @@ def tune_command(options: argparse.Namespace) -> int:
         "family": family.name, "misses": False, "algorithm": [], "until_gain": None, "sampler": "ours",
         "sampler_options": "", "crossover": False,
     }  # fmt: skip
-    foreign = []
-    for name in options.learn_from:
-        from autotune.search.foreign import read_foreign
-
-        source, count = read_foreign(Path(name), family)
-        tell(f"{name}: {len(source.configurations)} of {count} results fit the parameters of {family.name}")
-        foreign.append(source)
-    return tune_requests(argparse.Namespace(**vars(options), **usual), own, [], foreign)
+    return tune_requests(argparse.Namespace(**vars(options), **usual), own, [])

@@ -81,6 +81,11 @@ class FileProblem(Problem):
     def check_device(self, limits: DeviceLimits) -> None:
         operands = {b.name: b.size_bytes for b in self._operands}
         self.check_memory(operands, limits)
+        known = {**limits.constraint_values(), **self.constraint_values()}
+        for constraint in self.file_family.algorithms[0].constraints:
+            # What no parameter decides would leave no configuration.
+            if constraint.condition.names <= known.keys() and not constraint.condition(known):
+                raise ProblemError(f"{self.label} does not fit the device: {constraint.name}: {constraint.because}")
 
     def is_constant(self, operand: str) -> bool:
         return operand != ""

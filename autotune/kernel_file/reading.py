@@ -18,7 +18,7 @@ from autotune.space.plan_formula import parts_of
 MOST_PARAMETERS = 32
 MOST_COMBINATIONS = 2_000_000
 """Combinations of the values of parameters that one constraint may relate, since all of them are evaluated."""
-MOST_CONFIGURATIONS = 10**15
+MOST_CONFIGURATIONS = 10**11
 BESIDE_SIZES = ("calls", "label")
 """Members of a problem that are not sizes."""
 RESERVED = (*BESIDE_SIZES, "algorithm")

@@ -55,6 +55,11 @@ def read_text(path: Path) -> str:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
+def with_includes(path: Path) -> str:
+    """Return the text of a source with the files inserted that it includes and that lie in its folder."""
+    return _Inclusion(path.parent).of(path)
+
+
 class _Inclusion:
     """Replaces ``#include "file"`` by the file where it lies beside; others are left to the driver's compiler."""
 

@@ -2,8 +2,11 @@
 
 import hashlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
+from threading import Lock
 from types import FrameType
 from typing import Any
 
@@ -24,6 +27,9 @@ from autotune.space.family import KernelFamily
 
 MOST_STEPS, MOST_CHARACTERS = 500_000, 8 * 2**20
 """Limits of rendering a template of a stranger: lines of it that are run, and characters of the source."""
+MOST_MEMORY_BYTES = 512 * 2**20
+"""Memory that a template of a stranger may take, where the system can limit it (Linux)."""
+_rendering = Lock()
 FILTERS = ("abs", "default", "int", "join", "length", "list", "lower", "max", "min", "string", "sum", "upper")
 """Filters that templates of strangers may use."""
 
@@ -58,16 +64,39 @@ def _render_bounded(template: Template, values: Mapping[str, Value]) -> str:
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        for part in template.generate(values):
-            left -= len(part)
-            if left < 0:
-                raise SecurityError(f"it gives more than {MOST_CHARACTERS} characters")
-            parts.append(part)
+        with _memory_bounded():
+            for part in template.generate(values):
+                left -= len(part)
+                if left < 0:
+                    raise SecurityError(f"it gives more than {MOST_CHARACTERS} characters")
+                parts.append(part)
+    except MemoryError as error:
+        raise SecurityError(f"it needs more than {MOST_MEMORY_BYTES // 2**20} MiB of memory") from error
     except (ArithmeticError, TypeError, ValueError) as error:
         raise SecurityError(str(error)) from error
     finally:
         sys.settrace(before)
     return "".join(parts)
+
+
+@contextmanager
+def _memory_bounded() -> Iterator[None]:
+    """Make allocations beyond the limit raise MemoryError, one template at a time, since the limit is the process's."""
+    size = Path("/proc/self/statm")
+    if not size.exists():
+        yield
+        return
+    import resource
+
+    with _rendering:
+        before, most = resource.getrlimit(resource.RLIMIT_AS)
+        limit = int(size.read_text().split()[0]) * resource.getpagesize() + MOST_MEMORY_BYTES
+        limits = [limit, *(given for given in (before, most) if given != resource.RLIM_INFINITY)]
+        resource.setrlimit(resource.RLIMIT_AS, (min(limits), most))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (before, most))
 
 
 @cache

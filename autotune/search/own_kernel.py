@@ -11,7 +11,7 @@ from typing import Any
 from autotune.errors import UsageError
 from autotune.kernel_file.contents import is_loading_reference
 from autotune.kernel_file.family import FileFamily
-from autotune.kernel_file.source import read_text
+from autotune.kernel_file.source import read_text, with_includes
 from autotune.kernels import FILES, families_of_files, find_family
 from autotune.model.events import Outcome
 from autotune.model.trial import Request
@@ -81,7 +81,7 @@ def _written(kernel: Mapping[str, Any], reference: Callable[..., Any] | None) ->
     if isinstance(given, str) and "\n" in given:
         texts = {"kernel.cl": given}
     else:
-        texts = {Path(name).name: read_text(Path(name)) for name in ([given] if isinstance(given, str) else given)}
+        texts = {Path(name).name: with_includes(Path(name)) for name in ([given] if isinstance(given, str) else given)}
     content["source"] = list(texts)
     if reference is not None:
         script = inspect.getsourcefile(reference)

@@ -49,14 +49,14 @@ class Task:
         """Return the search space, restricted to the named `algorithms` if there are any.
 
         Raises ConfigurationError for an unknown algorithm, and, unless it `may_be_empty`, ProblemError when none of the
-        named algorithms can solve the problem.
+        algorithms can solve the problem.
         """
         family, limits = self.family, self.device.limits
         space = SearchSpace(family, self.problem, limits, algorithms=algorithms, overrides=self.overrides)
-        if algorithms and not (may_be_empty or len(space)):
+        if not (may_be_empty or len(space)):
             raise ProblemError(
-                f"{' and '.join(algorithms)}: no valid configuration for {self.problem.label}",
-                hint="leave the shape out, or name other algorithms",
+                f"{' and '.join(algorithms or [family.name])}: no valid configuration for {self.problem.label}",
+                hint="leave the shape out, or name other algorithms" if algorithms else "the constraints exclude all",
             )
         return space
 

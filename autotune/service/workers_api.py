@@ -8,6 +8,7 @@ from fastapi import APIRouter, HTTPException, Path, Request
 
 from autotune.codec import Node
 from autotune.errors import TableError, WorkerError
+from autotune.kernels import family_names
 from autotune.lookup.json_table import read_device
 from autotune.remote.wire import code_version
 from autotune.service.core import Service
@@ -87,7 +88,9 @@ async def _greeted(service: Service, form: WorkerForm, address: str) -> Station:
         await service.take_late(form.name, device, result, has_our_templates=is_alike)
     if not is_alike:
         raise HTTPException(
-            409, f"this service has other templates or kernel families ({code_version()}); install the same version"
+            409,
+            f"this service has other templates or kernel families ({code_version()}); its families are "
+            f"{', '.join(family_names())}; install the same version and list the same files in AUTOTUNE_FAMILIES",
         )
     try:
         station = await service.fleet.greet(form.name, form.session, device, address, enrolment.rank)
