@@ -12,6 +12,8 @@ AutotuneError                   one line, with a hint how to fix it; exit status
 │       └── WorkGroupError      it does not support this work-group size
 ├── WorkerError                 the measuring process cannot be started
 │   └── WorkerLostError         the measuring process is lost, with the trial it was measuring
+├── DeviceLostError             the process that runs a device's driver is lost, with what it was doing
+│   └── LinkLostError           the link to it ended, or carried something else
 ├── StoreError                  the database cannot be used as requested
 │   ├── MissingDatabaseError
 │   ├── NotADatabaseError
@@ -105,6 +107,14 @@ class WorkerError(AutotuneError):
 
 class WorkerLostError(WorkerError):
     """The measuring process or machine is lost, together with the trial it was measuring."""
+
+
+class DeviceLostError(AutotuneError):
+    """The process that runs a device's driver is lost, together with what it was doing."""
+
+
+class LinkLostError(DeviceLostError):
+    """The link to an agent ended before the agent said how, or carried something other than its answers."""
 
 
 class StoreError(AutotuneError):
