@@ -3,7 +3,8 @@
 AutotuneError                   one line, with a hint how to fix it; exit status 1
 ├── UsageError                  the request itself is wrong; exit status 2
 │   ├── DeviceSelectionError    several devices match the selector, or none does
-│   │   └── NoSuchDeviceError
+│   │   ├── NoSuchDeviceError
+│   │   └── DeviceAwayError     a phone or board that may come back: unplugged, starting, locked
 │   └── ProblemError            sizes or types that cannot be tuned
 ├── ConfigurationError          a configuration outside its search space
 ├── KernelError                 a kernel could not be run
@@ -75,6 +76,10 @@ class DeviceSelectionError(UsageError):
 
 class NoSuchDeviceError(DeviceSelectionError):
     """No device matches the selector."""
+
+
+class DeviceAwayError(DeviceSelectionError):
+    """A phone or board does not answer, and may do so later: unplugged, starting, not authorised yet."""
 
 
 class ProblemError(UsageError):
