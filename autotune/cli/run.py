@@ -121,11 +121,13 @@ def tune_requests(
     if options.sampler == "exhaustive":
         _tell_size(device, requests, options.algorithm)
     from autotune.cli.device_lock import DeviceLock
-    from autotune.measure.worker import Worker
+    from autotune.measure.patience import worker_for
 
-    with DeviceLock(device), Worker(selector=device.selector) as worker:
-        worker.start()  # the other modules load meanwhile
-        return _tune(options, device, requests, budget, sampler, worker, foreign)
+    with Interrupts("the running trial") as interrupts:
+        should_stop = lambda: interrupts.are_requested  # noqa: E731 - two users
+        with DeviceLock(device), worker_for(device.selector, tell, should_stop) as worker:
+            worker.start()  # the other modules load meanwhile
+            return _tune(options, device, requests, budget, sampler, worker, foreign, interrupts)
 
 
 def _tune(

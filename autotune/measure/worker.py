@@ -1,5 +1,6 @@
 """Measures in a child process that serves many trials and is replaced when it dies or hangs."""
 
+import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -7,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from autotune import child
+from autotune.errors import DeviceLostError
 from autotune.model.trial import Job, Trial, TrialState
 
 if TYPE_CHECKING:
@@ -168,6 +170,23 @@ def _measurer_on(selector: str) -> "Measurer":
 
 
 def _answer(message: Any, entering: child.Entering) -> Trial | dict[str, str] | None:
+    has_begun = False
+
+    def enter(phase: str) -> None:
+        nonlocal has_begun
+        has_begun = True
+        entering(phase)
+
+    try:
+        return _answered(message, enter)
+    except DeviceLostError as error:
+        if not has_begun:
+            raise  # another child may have more luck with the same job
+        print(error, file=sys.stderr, flush=True)
+        os._exit(1)  # what it was doing may be to blame, as if it had been done in this process
+
+
+def _answered(message: Any, entering: child.Entering) -> Trial | dict[str, str] | None:
     match message:
         case "prepare", job:
             return _prepare(job, entering)

@@ -4,12 +4,15 @@ A selector ``LINK#DEVICE`` names a device behind a link: ``exec:COMMAND#0:0``. T
 """
 
 import subprocess
+from collections.abc import Callable
 from typing import Protocol
 
+from autotune.device.links.adb import AdbLink
 from autotune.device.links.command import CommandLink
+from autotune.device.links.ssh import SshLink
 from autotune.errors import DeviceSelectionError
 
-SCHEMES = {"exec": CommandLink}
+SCHEMES: dict[str, Callable[[str], "Link"]] = {"adb": AdbLink, "ssh": SshLink, "exec": CommandLink}
 """What makes a link of the part of its name after the colon, by the part before."""
 
 
@@ -21,8 +24,8 @@ class Link(Protocol):
         """The selector without ``#DEVICE``, such as ``adb:SERIAL``."""
         ...
 
-    def wait(self) -> None:
-        """Return as soon as an agent can be started, such as when a lost device is back. May block for long."""
+    def check(self) -> None:
+        """Raise DeviceAwayError while no agent can be started, DeviceSelectionError if waiting does not change that."""
         ...
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -38,6 +41,8 @@ def split(selector: str) -> tuple[str, str] | None:
     name, mark, device = selector.rpartition("#")
     name, device = (name, device) if mark else (selector, "")
     scheme, colon, _ = name.partition(":")
+    if name == "adb":  # the only phone
+        return name, device
     return (name, device) if colon and scheme in SCHEMES else None
 
 

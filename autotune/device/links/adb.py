@@ -174,7 +174,7 @@ class AdbLink(ShellLink):
         if not found:
             return None
         told = found[1].strip()[:200]
-        if re.search(r"shell protocol|PTY args|option -T", told):
+        if re.search(r"shell protocol|a pty|PTY args|option -T", told):
             return DeviceSelectionError(
                 f"the shell of {self.name} is too old ({told})", hint="Android 7 and a present adb are needed"
             )

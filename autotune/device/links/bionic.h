@@ -21,6 +21,9 @@
 // header: stdio.h
 // header: stdlib.h
 // header: string.h
+// header: sys/mman.h
+// header: sys/prctl.h
+// header: sys/socket.h
 // header: sys/stat.h
 // header: sys/time.h
 // header: sys/types.h
@@ -160,6 +163,7 @@ typedef struct { uint32_t private_words[6]; } pthread_attr_t;
 #define F_SETFD 2
 #define F_GETFL 3
 #define F_SETFL 4
+#define F_DUPFD_CLOEXEC 1030
 #define FD_CLOEXEC 1
 #define F_OK 0
 #define X_OK 1
@@ -178,6 +182,25 @@ typedef struct { uint32_t private_words[6]; } pthread_attr_t;
 #define CLOCK_MONOTONIC 1
 #define CLOCK_MONOTONIC_RAW 4
 #define CLOCK_BOOTTIME 7
+
+#define PROT_NONE 0
+#define PROT_READ 1
+#define PROT_WRITE 2
+#define MAP_SHARED 1
+#define MAP_PRIVATE 2
+#define MAP_ANONYMOUS 0x20
+#define MAP_FAILED ((void *)-1)
+#define PR_SET_PDEATHSIG 1
+#define PR_SET_NAME 15
+#define AF_UNIX 1
+#define SOCK_STREAM 1
+#define SHUT_RD 0
+#define SHUT_WR 1
+#define SHUT_RDWR 2
+#define MSG_PEEK 2
+#define MSG_DONTWAIT 0x40
+#define MSG_WAITALL 0x100
+#define MSG_NOSIGNAL 0x4000
 
 #define WNOHANG 1
 #define WEXITSTATUS(status) (((status) & 0xff00) >> 8)
@@ -319,6 +342,19 @@ char *strsignal(int number);
 int strcasecmp(const char *a, const char *b);
 int strncasecmp(const char *a, const char *b, size_t size);
 
+// Called by compilers for 32-bit Arm.
+void __aeabi_memclr(void *memory, size_t size);
+void __aeabi_memclr4(void *memory, size_t size);
+void __aeabi_memclr8(void *memory, size_t size);
+void __aeabi_memcpy(void *to, const void *from, size_t size);
+void __aeabi_memcpy4(void *to, const void *from, size_t size);
+void __aeabi_memcpy8(void *to, const void *from, size_t size);
+void __aeabi_memmove(void *to, const void *from, size_t size);
+void __aeabi_memmove4(void *to, const void *from, size_t size);
+void __aeabi_memset(void *memory, size_t size, int value);
+void __aeabi_memset4(void *memory, size_t size, int value);
+void __aeabi_memset8(void *memory, size_t size, int value);
+
 int isalnum(int character);
 int isalpha(int character);
 int isdigit(int character);
@@ -398,6 +434,12 @@ pid_t waitpid(pid_t process, int *status, int options);
 pid_t wait(int *status);
 ssize_t write(int descriptor, const void *memory, size_t size);
 int prctl(int option, ...);
+void *mmap(void *address, size_t size, int protection, int flags, int descriptor, off_t offset);
+int munmap(void *address, size_t size);
+int shutdown(int descriptor, int how);
+int socketpair(int domain, int type, int protocol, int *descriptors);
+ssize_t recv(int descriptor, void *memory, size_t size, int flags);
+ssize_t send(int descriptor, const void *memory, size_t size, int flags);
 
 int closedir(DIR *directory);
 DIR *opendir(const char *path);

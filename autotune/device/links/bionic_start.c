@@ -21,3 +21,26 @@ __asm__(".globl _start\n.type _start,@function\n_start:\nxor %ebp, %ebp\nmov %rs
 #else
 #error "no start for this processor"
 #endif
+
+#if defined(__arm__)
+// Division of 64 bits, which compilers for 32-bit Arm call: the quotient is returned in r0 and r1, the rest in r2 and r3.
+uint64_t autotune_divide(uint64_t dividend, uint64_t divisor, uint64_t *rest);
+
+uint64_t autotune_divide(uint64_t dividend, uint64_t divisor, uint64_t *rest) {
+    uint64_t quotient = 0, left = 0;
+    for (int bit = 63; bit >= 0; bit--) {
+        uint64_t carry = left >> 63;
+        left = left << 1 | (dividend >> bit & 1);
+        if (carry || left >= divisor) {
+            left -= divisor;
+            quotient |= (uint64_t)1 << bit;
+        }
+    }
+    *rest = left;
+    return quotient;
+}
+
+__asm__(".arm\n.globl __aeabi_uldivmod\n.type __aeabi_uldivmod,%function\n__aeabi_uldivmod:\n"
+        "push {r4, lr}\nsub sp, sp, #16\nadd r4, sp, #8\nstr r4, [sp]\nbl autotune_divide\n"
+        "ldr r2, [sp, #8]\nldr r3, [sp, #12]\nadd sp, sp, #16\npop {r4, pc}\n");
+#endif

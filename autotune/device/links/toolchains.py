@@ -30,7 +30,7 @@ START = Path(__file__).with_name("bionic_start.c")
 LIMIT_S = 300.0
 """Limit for a compiler; zig's builds libraries of its own at its first start."""
 
-_FLAGS = ("-std=c99", "-O2", "-fno-strict-aliasing", "-s")
+_FLAGS = ("-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O2", "-s")
 _ANDROID_API = 24
 _GLIBC = "2.17"
 """Version of the C library that agents for boards are linked against: that of CentOS 7."""
@@ -141,6 +141,9 @@ class Compiler:
             raise DeviceSelectionError(f"{self.name} cannot build the agent: {told}")
 
 
+_DECLARED = re.compile(r"(?!typedef|static|#)(?:extern .*?\b(\w+);|[A-Za-z_][\w *]*?\b(\w+)\(.*\).*;)$")
+
+
 def bionic_symbols() -> dict[str, list[str]]:
     """Return the symbols of Android's libraries that agents may use, by the library's name, from `bionic.h`."""
     found: dict[str, list[str]] = {}
@@ -148,9 +151,8 @@ def bionic_symbols() -> dict[str, list[str]]:
     for line in BIONIC.read_text(encoding="utf-8").splitlines():
         if changed := re.fullmatch(r"// library: (\S+)", line):
             library = changed[1]
-        elif symbol := re.match(r"(?:extern )?[a-z][\w *]*?\b(\w+)(?:\(.*\).*;|;)$", line):
-            if not line.startswith(("typedef", "struct", "static", "union")):
-                found.setdefault(library, []).append(symbol[1])
+        elif symbol := _DECLARED.match(line):
+            found.setdefault(library, []).append(symbol[1] or symbol[2])
     return found
 
 
