@@ -214,8 +214,7 @@ class FakeAdb:
                 service = request.removeprefix("host:")
                 if phone is not None and request.startswith("shell,v2,"):
                     connection.sendall(b"OKAY")
-                    phone.run(request.partition(":")[2], connection)
-                    return
+                    return phone.run(request.partition(":")[2], connection)
                 if service == "version":
                     return _answer(connection, f"{VERSION:04x}")
                 if service in ("devices", "devices-l"):
@@ -269,13 +268,13 @@ def give_bionic(phone: FakePhone, vendor_library: Path, compiler: str = "cc") ->
              str(libraries / name), *more],
             input=source.encode(), check=True,
         )  # fmt: skip
-    short = Path(f"/tmp/{abs(hash((phone.serial, os.getpid(), time.monotonic_ns()))) % 10**8:08}")  # noqa: S108
+    short = Path(f"/tmp/{abs(hash((phone.serial, os.getpid(), time.monotonic_ns()))) % 10**8:08}")
     short.mkdir()
     (short / "ld.so").symlink_to("/lib64/ld-linux-x86-64.so.2")
     linker = f"{short}//ld.so"
     assert len(linker) == len("/system/bin/linker64")
     chmod = shutil.which("chmod")
-    phone.program("chmod", f"sed -i 's#/system/bin/linker64#{linker}#' \"$2\" && exec {chmod} \"$@\"")
+    phone.program("chmod", f'sed -i \'s#/system/bin/linker64#{linker}#\' "$2" && exec {chmod} "$@"')
 
 
 _BIONIC = """

@@ -12,7 +12,7 @@ from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, QUIET, WANTED, WI
 from autotune.cli.interrupts import Interrupts, tell_stopped
 from autotune.cli.jobs import run_elsewhere
 from autotune.cli.output import print_result, standard_error, tell
-from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
+from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
 from autotune.kernels import find_family
 from autotune.model.device import Device
 from autotune.model.events import Outcome
@@ -124,10 +124,15 @@ def tune_requests(
     from autotune.measure.patience import worker_for
 
     with Interrupts("the running trial") as interrupts:
-        should_stop = lambda: interrupts.are_requested  # noqa: E731 - two users
-        with DeviceLock(device), worker_for(device.selector, tell, should_stop) as worker:
-            worker.start()  # the other modules load meanwhile
-            return _tune(options, device, requests, budget, sampler, worker, foreign, interrupts)
+        worker = worker_for(device.selector, tell, lambda: interrupts.are_requested)
+        try:
+            with DeviceLock(device, lambda: interrupts.are_requested), worker:
+                worker.start()  # the other modules load meanwhile
+                return _tune(options, device, requests, budget, sampler, worker, foreign, interrupts)
+        except WorkerError:
+            if interrupts.are_requested:  # while waiting for the device
+                return tell_stopped(options, "what was measured is kept; to continue")
+            raise
 
 
 def _tune(
@@ -138,6 +143,7 @@ def _tune(
     sampler: "SamplerChoice | None",
     worker: "Worker",
     foreign: "Sequence[Source]",
+    interrupts: Interrupts,
 ) -> int:
     from autotune.cli.doctor import examined
     from autotune.display.progress import progress
@@ -146,7 +152,6 @@ def _tune(
 
     with (
         Store.open(options.db) as store,
-        Interrupts("the running trial") as interrupts,
         progress(budget, standard_error(), is_quiet=options.quiet, phase=lambda: worker.phase) as listener,
     ):
         device = examined(device, store, worker)

@@ -175,3 +175,13 @@ class PatientWorker(Worker):
     def _end_wait(self) -> None:
         since, self._waits_since = self._waits_since, None
         self._waited_s += 0.0 if since is None else self._clock() - since
+
+
+def worker_for(selector: str, tell: Callable[[str], None], should_stop: Callable[[], bool] = lambda: False) -> Worker:
+    """Return a worker for a device, patient if that is behind a link. Raises DeviceSelectionError for a bad link."""
+    from autotune.device.links import find_link, split
+
+    parts = split(selector)
+    if parts is None:
+        return Worker(selector=selector)
+    return PatientWorker(find_link(parts[0]), tell, should_stop, selector=selector)

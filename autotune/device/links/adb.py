@@ -82,9 +82,7 @@ def _places() -> Iterator[str | None]:
 def phones() -> list[Phone]:
     """Return the phones that adb lists, usable or not. Raises DeviceSelectionError without adb or its server."""
     output = _adb("devices", "-l")
-    return [
-        Phone(serial=serial, state=state, model=_model(more)) for serial, state, more in _PHONE.findall(output)
-    ]
+    return [Phone(serial=serial, state=state, model=_model(more)) for serial, state, more in _PHONE.findall(output)]
 
 
 def _model(described: str) -> str:

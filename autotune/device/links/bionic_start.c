@@ -23,7 +23,7 @@ __asm__(".globl _start\n.type _start,@function\n_start:\nxor %ebp, %ebp\nmov %rs
 #endif
 
 #if defined(__arm__)
-// Division of 64 bits, which compilers for 32-bit Arm call: the quotient is returned in r0 and r1, the rest in r2 and r3.
+// Division, which compilers for 32-bit Arm call: of 64 bits the quotient is returned in r0 and r1, the rest in r2 and r3.
 uint64_t autotune_divide(uint64_t dividend, uint64_t divisor, uint64_t *rest);
 
 uint64_t autotune_divide(uint64_t dividend, uint64_t divisor, uint64_t *rest) {
@@ -38,6 +38,19 @@ uint64_t autotune_divide(uint64_t dividend, uint64_t divisor, uint64_t *rest) {
     }
     *rest = left;
     return quotient;
+}
+
+uint32_t __aeabi_uidiv(uint32_t dividend, uint32_t divisor);
+uint64_t __aeabi_uidivmod(uint32_t dividend, uint32_t divisor);
+
+uint32_t __aeabi_uidiv(uint32_t dividend, uint32_t divisor) {
+    uint64_t rest;
+    return (uint32_t)autotune_divide(dividend, divisor, &rest);
+}
+
+uint64_t __aeabi_uidivmod(uint32_t dividend, uint32_t divisor) {
+    uint64_t rest, quotient = autotune_divide(dividend, divisor, &rest);
+    return quotient | rest << 32;
 }
 
 __asm__(".arm\n.globl __aeabi_uldivmod\n.type __aeabi_uldivmod,%function\n__aeabi_uldivmod:\n"

@@ -93,7 +93,10 @@ class ShellLink(ABC):
             raise DeviceSelectionError(f"{self.name} cannot be started: {error}") from error
 
     def run(self, script: str, data: bytes = b"", limit_s: float = LOOK_LIMIT_S) -> Answer:
-        """Run a script over there. Raises DeviceSelectionError when the link refuses, DeviceAwayError when it is gone."""
+        """Run a script over there.
+
+        Raises DeviceSelectionError when the link refuses, DeviceAwayError when it is gone.
+        """
         try:
             done = subprocess.run(  # noqa: S603 - the user named the machine
                 self.command(script), input=data, capture_output=True, timeout=limit_s, check=False

@@ -12,7 +12,10 @@ from autotune.device.links.toolchains import LINUX, build_agent, can_build, sour
 from autotune.errors import DeviceAwayError, DeviceSelectionError
 
 CONNECT_LIMIT_S = 10
-_BUILD = 'd=$(mktemp -d) && tar -xf - -C "$d" && {compiler} -std=c99 -D_POSIX_C_SOURCE=200809L -O2 -o "$new" "$d"/*.c -ldl -lm'
+_BUILD = (
+    'd=$(mktemp -d) && tar -xf - -C "$d" && '
+    '{compiler} -std=c99 -D_POSIX_C_SOURCE=200809L -O2 -o "$new" "$d"/*.c -ldl && rm -rf "$d"'
+)
 _OWN_ERROR = 255
 """Exit status of ssh for its own errors."""
 
@@ -79,7 +82,7 @@ class SshLink(ShellLink):
             )
         return Agent.built(build_agent(target))
 
-    def environment(self, facts: Mapping[str, str]) -> Mapping[str, str]:
+    def environment(self, _: Mapping[str, str]) -> Mapping[str, str]:
         return {}
 
 

@@ -124,7 +124,9 @@ class Compiler:
         lines = [f"void *{symbol};" if symbol in data else f"void {symbol}(void) {{}}" for symbol in symbols]
         source.write_text("\n".join(lines), encoding="utf-8")
         compiled = str(folder / f"{name}.o")
-        self._call([*self.compile, "-w", "-O1", "-ffreestanding", "-fno-builtin", "-fPIC", "-c", str(source), "-o", compiled])
+        self._call(
+            [*self.compile, "-w", "-O1", "-ffreestanding", "-fno-builtin", "-fPIC", "-c", str(source), "-o", compiled]
+        )
         self._call([*self.link, "-shared", "-soname", name, "-o", str(stub), compiled])
         return str(stub)
 
@@ -227,7 +229,7 @@ def _ndks() -> Iterator[Path]:
             yield Path(os.environ[name])
     homes = [os.environ[name] for name in ("ANDROID_HOME", "ANDROID_SDK_ROOT") if os.environ.get(name)]
     usual = ("~/Android/Sdk", "~/Library/Android/sdk", "~/AppData/Local/Android/Sdk", "/usr/lib/android-sdk")
-    for home in [*homes, *map(os.path.expanduser, usual)]:  # noqa: PTH111
+    for home in [*homes, *map(os.path.expanduser, usual)]:
         folders = Path(home).glob("ndk/*")
         yield from sorted(folders, key=lambda folder: [int(n) for n in re.findall(r"\d+", folder.name)], reverse=True)
         yield Path(home) / "ndk-bundle"
@@ -236,5 +238,6 @@ def _ndks() -> Iterator[Path]:
 def _mend(target: Target) -> str:
     zig = f"install zig's compiler ({install_hint('phone')}, or pip install ziglang)"
     if target.is_android:
-        return f"{zig}; or clang and lld (Debian, Ubuntu: apt install clang lld); or Android's NDK, and set ANDROID_NDK_HOME"
+        clang = "clang and lld (Debian, Ubuntu: apt install clang lld)"
+        return f"{zig}; or {clang}; or Android's NDK, and set ANDROID_NDK_HOME"
     return f"{zig}; or {target.gcc} (Debian, Ubuntu: apt install gcc-{target.gcc.removesuffix('-gcc')})"
