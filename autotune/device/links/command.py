@@ -3,6 +3,8 @@
 import shlex
 import subprocess
 
+from autotune.device.agent.binary import built_here
+from autotune.device.quirks import set_threads
 from autotune.errors import DeviceSelectionError
 
 
@@ -21,7 +23,9 @@ class CommandLink:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the command. Raises DeviceSelectionError when that fails."""
+        set_threads()  # which PoCL reads from the environment, here as in a process that uses it itself
         try:
-            return subprocess.Popen(self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
+            words = self._words or [str(built_here())]
+            return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
         except OSError as error:
             raise DeviceSelectionError(f"{self.name} cannot be started: {error}") from error
