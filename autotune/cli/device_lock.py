@@ -96,8 +96,6 @@ def physical_name(device: Device) -> str:
     """Return a name of the hardware that all programs agree on; all drivers of a CPU use the same cores and name."""
     if device.family == "cpu":
         return "cpu"
-    if "#" in device.selector:  # equal phones are told apart by their serial numbers
-        return device.selector
     number = device.selector.rpartition(":")[2]
     renumbered = ",".join(os.environ.get(name, "") for name in VISIBLE).strip(",")
     return "-".join(filter(None, (device.slug, number, renumbered)))

@@ -10,14 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from autotune.child import Loss
+from autotune.device.links.shell import LOOK_S, PATIENCE_S
 from autotune.errors import DeviceAwayError, WorkerError
 from autotune.measure.worker import WORKER, Worker
 from autotune.model.trial import Job, Trial, TrialState
 
-PATIENCE_S = 3600.0
-"""How long a device may be away."""
-LOOK_S = 1.0
-"""Time between two looks whether it is back."""
 TELL_S = 60.0
 """Time between two lines about a wait."""
 TRIES = 5

@@ -24,6 +24,10 @@ class Link(Protocol):
         """The selector without ``#DEVICE``, such as ``adb:SERIAL``."""
         ...
 
+    def wait(self) -> None:
+        """Return as soon as an agent can be started, such as when a lost device is back. May block for long."""
+        ...
+
     def check(self) -> None:
         """Raise DeviceAwayError while no agent can be started, DeviceSelectionError if waiting does not change that."""
         ...

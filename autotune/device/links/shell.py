@@ -8,6 +8,7 @@ import hashlib
 import re
 import shlex
 import subprocess
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from pathlib import Path
 from autotune.errors import DeviceAwayError, DeviceSelectionError
 
 LOOK_LIMIT_S = 30.0
+PATIENCE_S = 3600.0
+"""How long a machine may be away."""
+LOOK_S = 1.0
+"""Time between two looks whether it is back."""
 PUT_LIMIT_S = 300.0
 """A phone behind a slow link, and a board's own compiler, need it."""
 
@@ -79,13 +84,24 @@ class ShellLink(ABC):
         """Ask the machine whether an agent could be started. Raises DeviceAwayError or DeviceSelectionError."""
         self._facts()
 
+    def wait(self) -> None:
+        """Return as soon as an agent can be started. Raises DeviceSelectionError for what waiting does not mend."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self.check()
+            except DeviceAwayError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(LOOK_S)
+
     def start(self) -> "subprocess.Popen[bytes]":
         """Start an agent, put there before if it is not there yet. Raises DeviceSelectionError when that fails."""
         facts = self._facts()
         agent = self.agent(facts)
-        if agent.name not in facts["files"].split():
-            self._put(agent)
         settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in self.environment(facts).items())
+        if agent.name not in facts["files"].split():
+            self._put(agent, settings)
         script = f"cd {self.folder} && {settings} exec ./{agent.name}"
         try:
             return subprocess.Popen(self.command(script), stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
@@ -120,7 +136,7 @@ class ShellLink(ABC):
         self.admit(facts)
         return facts
 
-    def _put(self, agent: Agent) -> None:
+    def _put(self, agent: Agent, settings: str) -> None:
         """Write an agent, complete or not at all, and remove others that have not been started for a day."""
         script = (
             f"mkdir -p {self.folder} && cd {self.folder} || exit 71\n"
@@ -128,7 +144,7 @@ class ShellLink(ABC):
             f"new=.{agent.name}.$$\n"
             "trap 'rm -f \"$new\"' EXIT\n"
             f'{agent.install} && chmod 755 "$new" || exit 72\n'
-            '"./$new" </dev/null >/dev/null || [ $? -lt 126 ] || exit $?\n'
+            f'{settings} "./$new" </dev/null >/dev/null || [ $? -lt 126 ] || exit $?\n'
             f'mv -f "$new" {agent.name} && echo put=1\n'
         )
         answer = self.run(script, agent.data, PUT_LIMIT_S)
