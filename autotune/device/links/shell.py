@@ -144,7 +144,7 @@ class ShellLink(ABC):
             f"new=.{agent.name}.$$\n"
             "trap 'rm -f \"$new\"' EXIT\n"
             f'{agent.install} && chmod 755 "$new" || exit 72\n'
-            f'{settings} "./$new" </dev/null >/dev/null || [ $? -lt 126 ] || exit $?\n'
+            f'{settings} "./$new" </dev/null >/dev/null; s=$?; [ $s -lt 126 ] || exit $s\n'
             f'mv -f "$new" {agent.name} && echo put=1\n'
         )
         answer = self.run(script, agent.data, PUT_LIMIT_S)
