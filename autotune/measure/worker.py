@@ -3,10 +3,11 @@
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from autotune import child
+from autotune.device.links import wait_for
 from autotune.model.trial import Job, Trial, TrialState
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class Worker:
 
     def __init__(self, command: Sequence[str] = WORKER, *, selector: str = "") -> None:
         """With a `selector` the child opens that device as soon as it starts, instead of at the first job."""
-        self._child = child.Child((*command, selector) if selector else command)
+        words = (*command, selector) if selector else command
+        self._child = child.Child(words, wait=partial(wait_for, selector))
         self._refused_builds = 0
         self._ended_early: tuple[Job, Trial] | None = None
         """The job prepared last and its trial, if it did not build."""
