@@ -103,7 +103,7 @@ def test_phone_that_cannot_be_used_is_told_with_what_helps(phone: FakePhone, sta
 
 
 def test_no_phone_no_such_phone_several_phones(server: FakeAdb) -> None:
-    with pytest.raises(DeviceAwayError, match="shows no phone .*USB debugging"):
+    with pytest.raises(DeviceAwayError, match=r"shows no phone .*USB debugging"):
         AdbLink("")
     server.add("FAKE1")
     with pytest.raises(DeviceAwayError, match="does not show the phone OTHER; it shows adb:FAKE1"):
@@ -117,7 +117,7 @@ def test_missing_adb_is_told_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("ANDROID_HOME", raising=False)
-    with pytest.raises(DeviceSelectionError, match="adb is not installed .*apt install adb"):
+    with pytest.raises(DeviceSelectionError, match=r"adb is not installed .*apt install adb"):
         AdbLink("")
     tool = tmp_path / "sdk/platform-tools/adb"
     tool.parent.mkdir(parents=True)
@@ -130,21 +130,21 @@ def test_missing_adb_is_told_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch,
 def test_full_disk_forbidden_folder_and_foreign_program_are_told_apart(phone: FakePhone, echo: Path) -> None:
     phone.program("getprop", f'/bin/cat "{phone.root}/properties/$1"')
     phone.program("cat", 'echo "cat: write error: No space left on device" >&2; exit 1')
-    with pytest.raises(DeviceSelectionError, match="cannot be put there: .*No space.*free some megabytes"):
+    with pytest.raises(DeviceSelectionError, match=r"cannot be put there: .*No space.*free some megabytes"):
         AdbLink("").start()
     phone.program("cat", 'echo "sh: can\'t create .agent: Permission denied" >&2; exit 1')
-    with pytest.raises(DeviceSelectionError, match="Permission denied .*SELinux"):
+    with pytest.raises(DeviceSelectionError, match=r"Permission denied .*SELinux"):
         AdbLink("").start()
     phone.remove_program("cat")
     echo.write_text("#!/of/another/system\n")
-    with pytest.raises(DeviceSelectionError, match="does not run there: .*another processor"):
+    with pytest.raises(DeviceSelectionError, match=r"does not run there: .*another processor"):
         AdbLink("").start()
     assert phone.agents == []
 
 
 def test_old_android_other_processors_and_a_phone_that_starts(phone: FakePhone, echo: Path) -> None:
     phone.features = "cmd"
-    with pytest.raises(DeviceSelectionError, match="too old .*Android 7"):
+    with pytest.raises(DeviceSelectionError, match=r"too old .*Android 7"):
         AdbLink("").check()
     phone.features = "shell_v2"
     for name, value, words in (
@@ -316,7 +316,7 @@ def test_board_builds_its_agent_itself_and_runs_it(board: Path, tmp_path: Path) 
 
 def test_refused_key_unknown_host_key_and_closed_port_are_told(board: Path, tmp_path: Path) -> None:
     (tmp_path / "authorized").write_text("")
-    with pytest.raises(DeviceSelectionError, match="refuses the key .*ssh-copy-id board"):
+    with pytest.raises(DeviceSelectionError, match=r"refuses the key .*ssh-copy-id board"):
         find_link("ssh:board").check()
     (tmp_path / "known").write_text("")
     with pytest.raises(DeviceSelectionError, match="host key is unknown"):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
 from autotune.cli.output import tell
+from autotune.device.links import split
 from autotune.errors import AutotuneError, WorkerError
 from autotune.measure.worker import waited_s
 from autotune.model.device import Device
@@ -96,7 +97,8 @@ def physical_name(device: Device) -> str:
     """Return a name of the hardware that all programs agree on; all drivers of a CPU use the same cores and name."""
     if device.family == "cpu":
         return "cpu"
-    number = device.selector.rpartition(":")[2]
+    behind = split(device.selector)
+    number = "-".join(behind) if behind else device.selector.rpartition(":")[2]
     renumbered = ",".join(os.environ.get(name, "") for name in VISIBLE).strip(",")
     return "-".join(filter(None, (device.slug, number, renumbered)))
 

@@ -12,6 +12,7 @@ from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, QUIET, WANTED, WI
 from autotune.cli.interrupts import Interrupts, tell_stopped
 from autotune.cli.jobs import run_elsewhere
 from autotune.cli.output import print_result, standard_error, tell
+from autotune.device.links import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
 from autotune.kernels import find_family
 from autotune.model.device import Device
@@ -106,10 +107,10 @@ def tune_requests(
     sampler = _sampler(options)
     for family in dict.fromkeys(request.problem.family for request in [*own, *others]):
         check_algorithms(family, options.algorithm)
-    from autotune.device.discovery import discover, select
+    from autotune.device.discovery import find_device
     from autotune.kernels.presets import fitting
 
-    device = select(options.device, discover())
+    device = find_device(options.device)
     if options.misses:
         others += _missed(device, is_alone=not (own or others))
     requests, left_out = fitting(own, others, device.limits)
@@ -261,9 +262,12 @@ def _learn(store: "Store", device: Device, outcomes: Sequence[Outcome]) -> None:
 
 
 def _compare_with_host(store: "Store", device: Device, outcomes: Sequence[Outcome], interrupts: Interrupts) -> None:
-    """Store where the host's BLAS is faster, if that is cheap to find out. A failure is only reported."""
+    """Store where the host's BLAS is faster, if that is cheap to find out. A failure is only reported.
+
+    A device behind a link is not compared: its host is another machine.
+    """
     winners = [outcome.winner for outcome in outcomes if outcome.winner and outcome.new_trials]
-    if "://" in store.location or interrupts.are_requested or not winners:
+    if "://" in store.location or interrupts.are_requested or not winners or split(device.selector):
         return
     from autotune.runtime.comparison import compare_with_host
     from autotune.runtime.crossover import Crossover, file_beside

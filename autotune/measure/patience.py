@@ -4,30 +4,35 @@ A phone that is unplugged or restarts ends the trial that is running as crashed,
 trial waits until the phone is back. A job that could not begin because the phone was away is run when it is back.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from autotune.child import Loss
 from autotune.device.links.shell import LOOK_S, PATIENCE_S
 from autotune.errors import DeviceAwayError, WorkerError
 from autotune.measure.worker import WORKER, Worker
-from autotune.model.trial import Job, Trial, TrialState
+from autotune.model.trial import Job, Trial
 
 TELL_S = 60.0
 """Time between two lines about a wait."""
 TRIES = 5
-"""How often a job is begun while the link works whenever it is asked."""
+"""How often a job is begun on a device that is lost each time before the first launch."""
 HOT_C = 85.0
 """Above this temperature the device rests."""
 REST_S = 30.0
 """A rest of a hot device; the next trial shows whether it has helped."""
 
-_SUSPICIOUS = frozenset(
-    {TrialState.CRASHED, TrialState.TIMED_OUT, TrialState.TOO_SLOW, TrialState.TOOL_FAILED, TrialState.LAUNCH_FAILED}
-)
-"""States in which a trial ends if the device is lost."""
+T = TypeVar("T")
+
+
+class _GivenUp(WorkerError):
+    """Waiting ended without the device."""
+
+
+class _Retriable(WorkerError):
+    """The device could not be used, and nothing was launched on it."""
 
 
 class Checks(Protocol):
@@ -56,12 +61,11 @@ class PatientWorker(Worker):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """`tell` receives a line whenever a wait begins, lasts or ends; `should_stop` ends it."""
-        super().__init__(command, selector=selector)
+        super().__init__(command, selector=selector, wait=self._await_link)
         self._link = link
         self._tell = tell
         self._should_stop = should_stop
         self._clock, self._sleep = clock, sleep
-        self._may_be_away = False
         self._temperature_c = -math.inf
         self._waits_since: float | None = None
         self._waited_s = 0.0
@@ -78,58 +82,43 @@ class PatientWorker(Worker):
         return "wait" if self._waits_since is not None else super().phase
 
     def prepare(self, job: Job) -> None:
-        """Build a job, unless the device may be away: `run` waits for it and builds."""
-        if not self._may_be_away:
-            try:
-                super().prepare(job)
-            except WorkerError:
-                self._may_be_away = True
+        """Build a job; if the device cannot be used just then, `run` builds it. Raises WorkerError as `run` does."""
+        with contextlib.suppress(_Retriable):
+            self._attempt(super().prepare, job)
 
     def run(self, job: Job) -> Trial:
         """Measure a job once the device is there. Raises WorkerError when it stays away, or `should_stop` says so."""
         self._cool()
         for tries_left in reversed(range(TRIES)):
-            if self._may_be_away:
-                self._await_link()
             try:
-                trial = super().run(job)
-            except WorkerError:
+                trial = self._attempt(super().run, job)
+            except _Retriable as error:
                 if not tries_left:
-                    raise
-                self._may_be_away = True
+                    raise WorkerError(error.message, hint=error.hint) from error
                 self._pause(LOOK_S)
                 continue
-            self._may_be_away = trial.state in _SUSPICIOUS
             if trial.measurement and trial.measurement.temperature_c is not None:
                 self._temperature_c = trial.measurement.temperature_c
             return trial
         raise AssertionError
 
-    def examine(self, selector: str, probes: Sequence[str], limits_s: "dict[str, float]") -> "dict[str, str] | Loss":  # type: ignore[override]
-        """Run probes as `Worker` does, again if the device was lost meanwhile."""
-        found = super().examine(selector, probes, limits_s)
-        if not isinstance(found, Loss) or not self._is_away():
-            return found
-        self._await_link()
-        return super().examine(selector, probes, limits_s)
-
-    def _is_away(self) -> bool:
+    def _attempt(self, call: Callable[[Job], T], job: Job) -> T:
+        """Call the worker. Raises _Retriable if the device was lost before the job began."""
         try:
-            self._link.check()
-        except DeviceAwayError:
-            return True
-        return False
+            return call(job)
+        except _GivenUp:
+            raise
+        except WorkerError as error:
+            raise _Retriable(error.message, hint=error.hint) from error
 
     def _await_link(self) -> None:
         """Return as soon as the link works. Raises DeviceSelectionError for what waiting does not mend, WorkerError."""
-        self._may_be_away = False
         began = told = self._clock()
         has_told = False
         while True:
             try:
                 self._link.check()
             except DeviceAwayError as error:
-                self.close()
                 self._waits_since = began if self._waits_since is None else self._waits_since
                 now = self._clock()
                 if not has_told:
@@ -140,7 +129,7 @@ class PatientWorker(Worker):
                     has_told, told = True, now
                 if now - began > PATIENCE_S:
                     self._end_wait()
-                    raise WorkerError(
+                    raise _GivenUp(
                         f"{self._link.name} stayed away for {PATIENCE_S / 60:.0f} minutes: {error.message}",
                         hint="nothing measured is lost: run the same command again when it is back",
                     ) from error
@@ -166,7 +155,7 @@ class PatientWorker(Worker):
         """Raises WorkerError when the wait should stop."""
         if self._should_stop():
             self._end_wait()
-            raise WorkerError(f"stopped while waiting for {self._link.name}")
+            raise _GivenUp(f"stopped while waiting for {self._link.name}")
         self._sleep(seconds)
 
     def _end_wait(self) -> None:

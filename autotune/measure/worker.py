@@ -1,14 +1,13 @@
 """Measures in a child process that serves many trials and is replaced when it dies or hangs."""
 
-import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from autotune import child
-from autotune.errors import DeviceLostError
+from autotune.device.links import wait_for
 from autotune.model.trial import Job, Trial, TrialState
 
 if TYPE_CHECKING:
@@ -62,9 +61,15 @@ class _Built(Exception):
 class Worker:
     """Runs jobs in a child process, one at a time. A context manager; leaving it ends the child."""
 
-    def __init__(self, command: Sequence[str] = WORKER, *, selector: str = "") -> None:
-        """With a `selector` the child opens that device as soon as it starts, instead of at the first job."""
-        self._child = child.Child((*command, selector) if selector else command)
+    def __init__(
+        self, command: Sequence[str] = WORKER, *, selector: str = "", wait: Callable[[], None] | None = None
+    ) -> None:
+        """With a `selector` the child opens that device as soon as it starts, instead of at the first job.
+
+        `wait` is called before the child is started; by default it waits for a device behind a link.
+        """
+        words = (*command, selector) if selector else command
+        self._child = child.Child(words, wait=wait or partial(wait_for, selector))
         self._refused_builds = 0
         self._ended_early: tuple[Job, Trial] | None = None
         """The job prepared last and its trial, if it did not build."""
@@ -170,23 +175,6 @@ def _measurer_on(selector: str) -> "Measurer":
 
 
 def _answer(message: Any, entering: child.Entering) -> Trial | dict[str, str] | None:
-    has_begun = False
-
-    def enter(phase: str) -> None:
-        nonlocal has_begun
-        has_begun = True
-        entering(phase)
-
-    try:
-        return _answered(message, enter)
-    except DeviceLostError as error:
-        if not has_begun:
-            raise  # another child may have more luck with the same job
-        print(error, file=sys.stderr, flush=True)
-        os._exit(1)  # what it was doing may be to blame, as if it had been done in this process
-
-
-def _answered(message: Any, entering: child.Entering) -> Trial | dict[str, str] | None:
     match message:
         case "prepare", job:
             return _prepare(job, entering)

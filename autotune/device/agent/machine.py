@@ -5,6 +5,8 @@ from typing import Any
 
 from autotune.device.agent.connection import Connection
 from autotune.device.agent.frames import CONSTANTS, MAX_TEXT, RefusedCommand, encode
+from autotune.device.description import Survey, survey
+from autotune.device.links import Link
 from autotune.errors import DeviceSelectionError
 
 _NO_HANDLE = CONSTANTS["NO_HANDLE"]
@@ -63,6 +65,15 @@ class AgentDevice:
     def query(self, code: int) -> bytes:
         """Return the bytes that the driver answers to a query. Raises RefusedCommand."""
         return _query(self._connection, self.platform.number, self.number, code)
+
+
+def survey_behind(link: Link) -> Survey:
+    """Describe every device behind a link. Raises DeviceSelectionError or DeviceLostError when its agent fails."""
+    connection = Connection(link)
+    machine = AgentMachine(connection)
+    found = survey(machine.platforms(), machine, link.name)
+    connection.check()  # single queries may fail, which would hide that the agent is gone
+    return found
 
 
 class AgentMachine:

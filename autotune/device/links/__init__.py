@@ -57,3 +57,9 @@ def find_link(name: str) -> Link:
         known = ", ".join(f"{known}:" for known in SCHEMES)
         raise DeviceSelectionError(f"no link {name!r}", hint=f"links begin with {known}")
     return SCHEMES[scheme](place)
+
+
+def wait_for(selector: str) -> None:
+    """Return as soon as an agent can be started for a device, at once for a device of this machine. May block."""
+    if parts := split(selector):
+        find_link(parts[0]).wait()
