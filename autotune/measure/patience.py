@@ -163,11 +163,21 @@ class PatientWorker(Worker):
         self._waited_s += 0.0 if since is None else self._clock() - since
 
 
-def worker_for(selector: str, tell: Callable[[str], None], should_stop: Callable[[], bool] = lambda: False) -> Worker:
-    """Return a worker for a device, patient if that is behind a link. Raises DeviceSelectionError for a bad link."""
+def worker_for(
+    selector: str,
+    tell: Callable[[str], None],
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    opens_early: bool = True,
+) -> Worker:
+    """Return a worker for a device, patient if that is behind a link. Raises DeviceSelectionError for a bad link.
+
+    Its child opens the device when it starts, or, unless it `opens_early`, at the first job.
+    """
+    opened = selector if opens_early else ""
     from autotune.device.links import find_link, split
 
     parts = split(selector)
     if parts is None:
-        return Worker(selector=selector)
-    return PatientWorker(find_link(parts[0]), tell, should_stop, selector=selector)
+        return Worker(selector=opened)
+    return PatientWorker(find_link(parts[0]), tell, should_stop, selector=opened)

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Protocol
 
-from autotune.device.links.adb import AdbLink
+from autotune.device.links.adb import AdbLink, only_phone, phones
 from autotune.device.links.command import CommandLink
 from autotune.device.links.ssh import SshLink
 from autotune.errors import DeviceSelectionError
@@ -57,6 +57,17 @@ def find_link(name: str) -> Link:
         known = ", ".join(f"{known}:" for known in SCHEMES)
         raise DeviceSelectionError(f"no link {name!r}", hint=f"links begin with {known}")
     return SCHEMES[scheme](place)
+
+
+def every_link(selector: str) -> list[str]:
+    """Return the links to all phones that can be used for ``adb``, any other selector as it is.
+
+    Raises DeviceSelectionError when there is no phone, with what is wrong with those that adb shows.
+    """
+    if selector != "adb":
+        return [selector]
+    usable = [phone.link for phone in phones() if not phone.trouble]
+    return usable or [f"adb:{only_phone().serial}"]
 
 
 def wait_for(selector: str) -> None:
