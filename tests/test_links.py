@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from autotune.device import open_port
-from autotune.device.links import adb, find_link, split, toolchains
+from autotune.device.links import adb, every_link, find_link, split, toolchains
 from autotune.device.links.adb import AdbLink
 from autotune.device.links.ssh import SshLink
 from autotune.device.links.toolchains import ANDROID, build_agent
 from autotune.errors import DeviceAwayError, DeviceSelectionError
+from factories import Run
 from fake_adb import FakeAdb, FakePhone, give_bionic
 
 ECHO = "#!/bin/sh\nexec cat\n"
@@ -251,6 +252,28 @@ def test_ndk_comes_first_the_newest_before_others(monkeypatch: pytest.MonkeyPatc
 )
 def test_selectors_of_links(selector: str, parts: tuple[str, str] | None) -> None:
     assert split(selector) == parts
+
+
+def test_devices_tells_of_each_phone_what_it_lacks(server: FakeAdb, echo: Path, run: Run) -> None:
+    server.add("FAKE1").state = "unauthorized"
+    phone = server.add("FAKE2")
+    phone.properties["ro.product.cpu.abilist"] = "mips"
+    phone.set_properties()
+    told = run(["devices", "--no-clocks"]).out
+    assert "adb:FAKE1  Fake 1: not ready: the phone FAKE1 is not authorised (unlock it" in told
+    assert "adb:FAKE2  Fake 1: not ready: no device can be used through adb:FAKE2" in told
+    assert "programs for mips only" in told
+
+
+def test_worker_offers_every_phone(server: FakeAdb) -> None:
+    for serial in ("FAKE1", "FAKE2", "FAKE3"):
+        server.add(serial)
+    server.phones["FAKE2"].state = "offline"
+    assert every_link("adb") == ["adb:FAKE1", "adb:FAKE3"]
+    assert every_link("adb:FAKE2") == ["adb:FAKE2"]
+    server.phones["FAKE1"].state = server.phones["FAKE3"].state = "offline"
+    with pytest.raises(DeviceAwayError, match="is offline"):
+        every_link("adb")
 
 
 # ssh

@@ -17,7 +17,7 @@ from autotune.model.trial import Job, Trial
 
 TELL_S = 60.0
 """Time between two lines about a wait."""
-TRIES = 5
+TRIES = 10
 """How often a job is begun on a device that is lost each time before the first launch."""
 HOT_C = 85.0
 """Above this temperature the device rests."""
