@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.device.agent import COMPILER_OPTIONS, LIBRARIES, sources
 from autotune.device.agent.binary import built_here
 from autotune.model.device import Device
 
@@ -33,3 +34,20 @@ def known_to_pyopencl() -> tuple[Device, tuple[str, ...]]:
     )  # fmt: skip
     device, toolchain = pickle.loads(told.stdout)
     return device, toolchain
+
+
+def compiled(target: Path, *options: str) -> Path:
+    """Return an agent for this machine with further options of the compiler, built at `target`."""
+    command = ["gcc", *COMPILER_OPTIONS, *options, "-o", str(target), *map(str, sources()), *LIBRARIES]
+    subprocess.run(command, check=True)
+    return target
+
+
+def fake_driver(target: Path, *options: str) -> Path:
+    """Return an OpenCL library that does nothing, built at `target`; see fake_opencl.c."""
+    source = Path(__file__).with_name("fake_opencl.c")
+    subprocess.run(
+        ["gcc", "-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O1", "-shared", "-fPIC", *options, "-o", target, source],
+        check=True,
+    )
+    return target
