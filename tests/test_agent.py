@@ -278,6 +278,8 @@ class _Replay:
     def __init__(self, answers: Path) -> None:
         self._answers = answers
 
+    def check(self) -> None: ...
+
     def wait(self) -> None: ...
 
     def start(self) -> "subprocess.Popen[bytes]":
