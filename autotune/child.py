@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
 from autotune import tracing
-from autotune.errors import AutotuneError, WorkerError
+from autotune.errors import AutotuneError, DeviceLostError, WorkerError
 from autotune.kernels import FILE_MODULE, families_of_files
 
 _LOG = logging.getLogger(__name__)
@@ -89,9 +89,16 @@ class Loss:
 class Child:
     """A child process, started when first needed. A context manager; closing ends the child."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """`environment` defaults to that of this process."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`environment` defaults to that of this process; `wait` is called before each start, and may block."""
         self._command = command
+        self._wait = wait
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._messages: queue.Queue[tuple[str, Any]] = queue.Queue()
@@ -241,6 +248,7 @@ class Child:
         if self._process is not None and self._process.poll() is None and not self._is_worn:
             return
         self.close()
+        self._wait()
         self._messages = queue.Queue()
         self._started_s, self._load_s = time.monotonic(), None
         try:
@@ -295,6 +303,9 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], object] 
         try:
             with tracing.span("job"):
                 content = answer(message, partial(replies.send, "phase"))
+        except DeviceLostError as error:  # ends this process as the loss of its own driver would
+            print(error, file=sys.stderr, flush=True)
+            os._exit(1)
         except AutotuneError as error:
             replies.send("unusable", str(error))
         except Exception as error:  # noqa: BLE001 - reported at once, since drivers may abort when a process ends

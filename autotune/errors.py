@@ -3,7 +3,8 @@
 AutotuneError                   one line, with a hint how to fix it; exit status 1
 ├── UsageError                  the request itself is wrong; exit status 2
 │   ├── DeviceSelectionError    several devices match the selector, or none does
-│   │   └── NoSuchDeviceError
+│   │   ├── NoSuchDeviceError
+│   │   └── DeviceAwayError     a phone or board that may come back: unplugged, starting, locked
 │   └── ProblemError            sizes or types that cannot be tuned
 ├── ConfigurationError          a configuration outside its search space
 ├── KernelError                 a kernel could not be run
@@ -12,6 +13,8 @@ AutotuneError                   one line, with a hint how to fix it; exit status
 │       └── WorkGroupError      it does not support this work-group size
 ├── WorkerError                 the measuring process cannot be started
 │   └── WorkerLostError         the measuring process is lost, with the trial it was measuring
+├── DeviceLostError             the process that runs a device's driver is lost, with what it was doing
+│   └── LinkLostError           the link to it ended, or carried something else
 ├── StoreError                  the database cannot be used as requested
 │   ├── MissingDatabaseError
 │   ├── NotADatabaseError
@@ -75,6 +78,10 @@ class NoSuchDeviceError(DeviceSelectionError):
     """No device matches the selector."""
 
 
+class DeviceAwayError(DeviceSelectionError):
+    """A phone or board does not answer, and may do so later: unplugged, starting, not authorised yet."""
+
+
 class ProblemError(UsageError):
     """Sizes or types that cannot be tuned."""
 
@@ -105,6 +112,14 @@ class WorkerError(AutotuneError):
 
 class WorkerLostError(WorkerError):
     """The measuring process or machine is lost, together with the trial it was measuring."""
+
+
+class DeviceLostError(AutotuneError):
+    """The process that runs a device's driver is lost, together with what it was doing."""
+
+
+class LinkLostError(DeviceLostError):
+    """The link to an agent ended before the agent said how, or carried something other than its answers."""
 
 
 class StoreError(AutotuneError):

@@ -15,7 +15,7 @@ import factories
 from autotune.device.clocks import Observations, calibrate, judge, try_calibration
 from autotune.device.opencl import Session
 from autotune.device.port import Run
-from autotune.device.sensors import Reading, Sensors, find_sensors
+from autotune.device.sensors import Folder, Reading, Sensors, find_sensors
 from autotune.errors import LaunchError
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Calibration, Timer
@@ -188,13 +188,13 @@ CPU = factories.device("pocl-amd-epyc", family="cpu", vendor="AMD", limits=Devic
 def test_sensors_of_each_kind_of_device(
     tmp_path: Path, device: Device, files: dict[str, str], reading: Reading
 ) -> None:
-    found = find_sensors(device, root=tree(tmp_path, files)).read()
+    found = find_sensors(device, system=Folder(tree(tmp_path, files))).read()
     assert found.clock_mhz == (pytest.approx(reading.clock_mhz) if reading.clock_mhz else None)
     assert found.temperature_c == (pytest.approx(reading.temperature_c) if reading.temperature_c else None)
 
 
 def test_a_sensor_that_vanishes_tells_nothing_from_then_on(tmp_path: Path) -> None:
-    sensors = find_sensors(ADRENO, root=tree(tmp_path, {"class/kgsl/kgsl-3d0/gpuclk": "305000000"}))
+    sensors = find_sensors(ADRENO, system=Folder(tree(tmp_path, {"class/kgsl/kgsl-3d0/gpuclk": "305000000"})))
     assert sensors.read().clock_mhz == pytest.approx(305.0)
     (tmp_path / "sys/class/kgsl/kgsl-3d0/gpuclk").unlink()
     assert sensors.read() == Reading()

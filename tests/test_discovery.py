@@ -1,7 +1,6 @@
 """Discovery over fake drivers that refuse, lie and break, and over the real PoCL device."""
 
 import builtins
-import ctypes
 import json
 import logging
 import os
@@ -105,13 +104,14 @@ def raw_answers(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, int], list[i
     """Answers of clGetDeviceInfo by device pointer and code: the real one would follow a fake's pointer."""
     answers: dict[tuple[int, int], list[int]] = {}
 
-    def get_device_info(pointer: Any, code: int, room: Any, numbers: Any, size: Any) -> int:
+    def get_device_info(pointer: Any, code: int, room: Any, into: Any, size: Any) -> int:
         values = answers.get((pointer.value, code))
         if values is None:
             return -30
-        numbers[: len(values)] = values
-        size._obj.value = len(values) * ctypes.sizeof(numbers._type_)
-        assert size._obj.value <= room.value
+        told = b"".join(value.to_bytes(8 if code in (0x1063, 0x4108) else 4, "little") for value in values)
+        assert len(told) <= room.value
+        into[: len(told)] = told
+        size._obj.value = len(told)
         return 0
 
     monkeypatch.setattr(description, "_get_device_info", lambda: get_device_info)
@@ -618,10 +618,10 @@ def test_a_quota_of_processor_time_bounds_the_cores(
 @pytest.mark.usefixtures("real_loader")
 def test_the_loader_is_asked_directly_for_what_pyopencl_does_not_know() -> None:
     raw = next(device for platform in pyopencl.get_platforms() for device in platform.get_devices())
-    assert description._query_numbers(raw, 0x1002, ctypes.c_uint) == (raw.max_compute_units,)
-    assert description._query_numbers(raw, 0x1005, ctypes.c_size_t) == tuple(raw.max_work_item_sizes)
-    assert description._query_numbers(raw, 0x7FFFFFFF, ctypes.c_uint) == ()
-    assert description._query_numbers(SimpleNamespace(), 0x1002, ctypes.c_uint) == ()
+    assert description._query_numbers(raw, description.HERE, 0x1002, "uint") == (raw.max_compute_units,)
+    assert description._query_numbers(raw, description.HERE, 0x1005, "size_t") == tuple(raw.max_work_item_sizes)
+    assert description._query_numbers(raw, description.HERE, 0x7FFFFFFF, "uint") == ()
+    assert description._query_numbers(SimpleNamespace(), description.HERE, 0x1002, "uint") == ()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import agents
 from autotune.device import open_port
 from autotune.device.port import NUMPY_TYPES, Kernel, Memory, Port
 from autotune.device.sensors import Reading
@@ -55,10 +56,23 @@ def open_bare(selector: str) -> Any:
     return Bare(open_port(selector))
 
 
-@pytest.fixture(scope="module", params=[open_port, open_bare], ids=["pyopencl", "bare"])
-def port(request: pytest.FixtureRequest, pocl: Device) -> Port:
-    opened: Port = request.param(pocl.selector)
+@pytest.fixture(scope="module", params=["pyopencl", "bare", "agent"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def port(kind: str, pocl: Device) -> Port:
+    if kind == "agent":
+        return open_port(f"{agents.link_name()}#0:0")
+    opened: Port = (open_bare if kind == "bare" else open_port)(pocl.selector)
     return opened
+
+
+@pytest.fixture(scope="module")
+def known(kind: str, pocl: Device) -> tuple[Device, tuple[str, ...]]:
+    """The port's device as discovery finds it, and its toolchain according to pyopencl."""
+    return agents.known_to_pyopencl() if kind == "agent" else (pocl, open_port(pocl.selector).toolchain)
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +99,14 @@ def content(port: Port, memory: Memory) -> list[int]:
     return [*into.tolist()]
 
 
-def test_it_tells_which_device_it_is(port: Port, pocl: Device) -> None:
+def test_it_tells_which_device_it_is(port: Port, known: tuple[Device, tuple[str, ...]]) -> None:
+    expected, toolchain = known
     memory = port.device.limits.global_memory_bytes  # PoCL derives it from what is free
-    assert (port.device.slug, port.device.limits) == (pocl.slug, replace(pocl.limits, global_memory_bytes=memory))
+    limits = replace(expected.limits, global_memory_bytes=memory)
+    assert port.device == replace(expected, selector=port.device.selector, limits=limits)
     assert port.timer_resolution_ns >= 0
     assert isinstance(port.read_sensors(), Reading)
-    assert port.toolchain == open_port(pocl.selector).toolchain
+    assert port.toolchain == toolchain
 
 
 @pytest.mark.parametrize("wait", [True, False])

@@ -21,14 +21,13 @@ def builder_command(options: argparse.Namespace) -> int:
     """Build what autotune compile --farm queues, for the devices of this machine; any number of builders share it."""
     from autotune.cli.interrupts import Interrupts
     from autotune.cli.serve import open_patiently
-    from autotune.device.discovery import discover, select
+    from autotune.device.discovery import find_devices
     from autotune.search.builder import Builder
     from autotune.search.faults import with_checkup
     from autotune.store.database import require_server
 
     require_server(options.db)
-    devices = discover()
-    chosen = [select(name, devices) for name in options.device] or devices
+    chosen = find_devices(options.device)
     jobs = options.jobs or usable_cores()
     with open_patiently(options.db) as store, Interrupts("the running builds") as interrupts:
         for device in dict.fromkeys(chosen):

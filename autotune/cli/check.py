@@ -52,10 +52,9 @@ def check_command(options: argparse.Namespace) -> int:
 
     family = use_file(options.file)
     is_small = options.small and family.file.check
-    from autotune.device.discovery import discover, select
+    from autotune.device.discovery import find_devices
 
-    found = discover()
-    devices = [select(name, found) for name in options.device] or found
+    devices = find_devices(options.device)
     rows = []
     for device in devices:
         tell(f"checking {family.name} on {device.slug} ...")

@@ -61,13 +61,13 @@ def compile_command(options: argparse.Namespace) -> int:
     check_algorithms(options.family, options.algorithm)
     if options.farm or options.withdraw:
         return _compile_on_farm(options, problems)
-    from autotune.device.discovery import discover, select
+    from autotune.device.discovery import find_device
     from autotune.display.builds import building
     from autotune.search.compilation import Extent, compile_space
     from autotune.search.faults import with_checkup
     from autotune.store import Store
 
-    device = select(options.device, discover())
+    device = find_device(options.device)
     _tell_size(options, device, problems)
     extent = Extent(algorithms=tuple(options.algorithm), sample=options.sample, seed=options.seed, jobs=options.jobs)
     reports: list[Report] = []

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
 from autotune.cli.output import tell
+from autotune.device.links import split
 from autotune.errors import AutotuneError, WorkerError
+from autotune.measure.worker import waited_s
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial
 from autotune.paths import try_lock, user_cache_folder
@@ -72,18 +74,19 @@ class LockedWorker:
         self._worker = worker
         self._lock = lock
         self._waits_since: float | None = None
-        self._waited_s = 0.0
+        self._waited_s = self._before_s = 0.0
 
     @property
     def waited_s(self) -> float:
         """Seconds that the latest trial has waited for the device so far; callable from any thread."""
         since = self._waits_since
-        return self._waited_s if since is None else time.monotonic() - since
+        return self._waited_s + waited_s(self._worker) - self._before_s if since is None else time.monotonic() - since
 
     def run(self, job: Job) -> Trial:
         self._waits_since = time.monotonic()
         with self._lock:
             self._waited_s, self._waits_since = time.monotonic() - self._waits_since, None
+            self._before_s = waited_s(self._worker)
             return self._worker.run(job)
 
     def close(self) -> None:
@@ -94,7 +97,8 @@ def physical_name(device: Device) -> str:
     """Return a name of the hardware that all programs agree on; all drivers of a CPU use the same cores and name."""
     if device.family == "cpu":
         return "cpu"
-    number = device.selector.rpartition(":")[2]
+    behind = split(device.selector)
+    number = "-".join(behind) if behind else device.selector.rpartition(":")[2]
     renumbered = ",".join(os.environ.get(name, "") for name in VISIBLE).strip(",")
     return "-".join(filter(None, (device.slug, number, renumbered)))
 

@@ -25,12 +25,12 @@ UNUSABLE = 1
 @command(ANY_DEVICE, DATABASE, JSON, examples=("doctor", "doctor --device cpu --json"))
 def doctor_command(options: argparse.Namespace) -> int:
     """Check which features of a device work, each in a child process; searches avoid those that do not."""
-    from autotune.device.discovery import discover, select
+    from autotune.device.discovery import find_devices
     from autotune.measure.doctor import examine
     from autotune.search.faults import known_faults
     from autotune.store import Store
 
-    devices = [select(options.device, discover())] if options.device else discover()
+    devices = find_devices([options.device] if options.device else [])
     found: list[tuple[Device, Checkup, list[KnownFault]]] = []
     with Store.open(options.db) as store:
         for device in devices:

@@ -44,14 +44,14 @@ HELD_OUT = 10
 def evaluate_command(options: argparse.Namespace) -> int:
     """Measure how much of the tuned speed is reached at held-out sizes, predicted from the others."""
     from autotune.cli.device_lock import DeviceLock
-    from autotune.device.discovery import discover, select
+    from autotune.device.discovery import find_device
     from autotune.measure.worker import Worker
     from autotune.predict import note_measured, refresh_predictors
     from autotune.predict.regret import measure_regret, summarise
     from autotune.search.faults import with_checkup
     from autotune.store import Store
 
-    device = select(options.device, discover())
+    device = find_device(options.device)
     with (
         Store.open(options.db, makes=False) as store,
         DeviceLock(device),

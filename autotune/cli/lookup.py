@@ -10,6 +10,7 @@ from autotune.cli.arguments import DATABASE, DEVICE, JSON, argument, command, fa
 from autotune.cli.output import print_json, tell
 from autotune.device.families import FAMILIES
 from autotune.device.identity import is_slug
+from autotune.device.links import split
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, ProblemError, TableError, did_you_mean
 from autotune.kernels import family_names, find_family
 from autotune.lookup.predictor import FAVOURS
@@ -56,8 +57,10 @@ def named_device(selector: str, known: Sequence[Device]) -> Device:
 
     Raises DeviceSelectionError: a NoSuchDeviceError when no device fits.
     """
-    from autotune.device.discovery import discover, select
+    from autotune.device.discovery import discover, find_device, select
 
+    if split(selector):
+        return find_device(selector)
     wanted = selector.strip().lower()
     for device in known:
         if device.slug == wanted:

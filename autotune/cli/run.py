@@ -12,7 +12,8 @@ from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, LEARN_FROM, QUIET
 from autotune.cli.interrupts import Interrupts, tell_stopped
 from autotune.cli.jobs import run_elsewhere
 from autotune.cli.output import print_result, standard_error, tell
-from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
+from autotune.device.links import split
+from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
 from autotune.kernels import find_family
 from autotune.model.device import Device
 from autotune.model.events import Outcome
@@ -103,10 +104,10 @@ def tune_requests(options: argparse.Namespace, own: list[Request], others: list[
     foreign = [_foreign(Path(name), options.family) for name in options.learn_from]
     for family in dict.fromkeys(request.problem.family for request in [*own, *others]):
         check_algorithms(family, options.algorithm)
-    from autotune.device.discovery import discover, select
+    from autotune.device.discovery import find_device
     from autotune.kernels.presets import fitting
 
-    device = select(options.device, discover())
+    device = find_device(options.device)
     if options.misses:
         others += _missed(device, is_alone=not (own or others))
     requests, left_out = fitting(own, others, device.limits)
@@ -118,11 +119,18 @@ def tune_requests(options: argparse.Namespace, own: list[Request], others: list[
     if options.sampler == "exhaustive":
         _tell_size(device, requests, options.algorithm)
     from autotune.cli.device_lock import DeviceLock
-    from autotune.measure.worker import Worker
+    from autotune.measure.patience import worker_for
 
-    with DeviceLock(device), Worker(selector=device.selector) as worker:
-        worker.start()  # the other modules load meanwhile
-        return _tune(options, device, requests, budget, sampler, worker, foreign)
+    with Interrupts("the running trial") as interrupts:
+        worker = worker_for(device.selector, tell, lambda: interrupts.are_requested)
+        try:
+            with DeviceLock(device, lambda: interrupts.are_requested), worker:
+                worker.start()  # the other modules load meanwhile
+                return _tune(options, device, requests, budget, sampler, worker, foreign, interrupts)
+        except WorkerError:
+            if interrupts.are_requested:  # while waiting for the device
+                return tell_stopped(options, "what was measured is kept; to continue")
+            raise
 
 
 def _tune(
@@ -133,6 +141,7 @@ def _tune(
     sampler: "SamplerChoice | None",
     worker: "Worker",
     foreign: "Sequence[Source]",
+    interrupts: Interrupts,
 ) -> int:
     from autotune.cli.doctor import examined
     from autotune.display.progress import progress
@@ -141,7 +150,6 @@ def _tune(
 
     with (
         Store.open(options.db) as store,
-        Interrupts("the running trial") as interrupts,
         progress(budget, standard_error(), is_quiet=options.quiet, phase=lambda: worker.phase) as listener,
     ):
         device = examined(device, store, worker)
@@ -260,9 +268,12 @@ def _learn(store: "Store", device: Device, outcomes: Sequence[Outcome]) -> None:
 
 
 def _compare_with_host(store: "Store", device: Device, outcomes: Sequence[Outcome], interrupts: Interrupts) -> None:
-    """Store where the host's BLAS is faster, if that is cheap to find out. A failure is only reported."""
+    """Store where the host's BLAS is faster, if that is cheap to find out. A failure is only reported.
+
+    A device behind a link is not compared: its host is another machine.
+    """
     winners = [outcome.winner for outcome in outcomes if outcome.winner and outcome.new_trials]
-    if "://" in store.location or interrupts.are_requested or not winners:
+    if "://" in store.location or interrupts.are_requested or not winners or split(device.selector):
         return
     from autotune.runtime.comparison import compare_with_host
     from autotune.runtime.crossover import Crossover, file_beside

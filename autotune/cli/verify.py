@@ -33,13 +33,13 @@ FAILED = 1
 def verify_command(options: argparse.Namespace) -> int:
     """Verify and time winners again; one that fails or lost its lead is replaced by the next best or the default."""
     from autotune.cli.device_lock import DeviceLock
-    from autotune.device.discovery import discover, select
+    from autotune.device.discovery import find_device
     from autotune.display.progress import rechecking
     from autotune.search.faults import with_checkup
     from autotune.search.recheck import recheck
     from autotune.store import Store
 
-    device = select(options.device, discover())
+    device = find_device(options.device)
     with (
         Store.open(options.db, makes=False) as store,
         DeviceLock(device),

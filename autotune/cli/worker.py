@@ -24,9 +24,10 @@ def _addresses(text: str) -> list[str]:
     ),
     TOKEN,
     argument("--name", metavar="NAME", help="name of this machine, for people; its host name if left out"),
-    repeated("--device", "D", "offer only this device"),
+    repeated("--device", "D", "offer only this device; adb: every phone on a cable"),
     examples=(
         "worker --server http://10.0.0.5:8765 --token-file worker-token",
+        "worker --server http://10.0.0.5:8765 --device adb --name hub",
         "worker --server http://10.0.0.5:8765,http://10.0.0.6:8765 --device adreno --name phone-3",
     ),
 )
@@ -35,21 +36,26 @@ def worker_command(options: argparse.Namespace) -> int:
     from autotune.cli.device_lock import DeviceLock, LockedWorker
     from autotune.cli.doctor import checked
     from autotune.cli.interrupts import Interrupts
-    from autotune.device.discovery import discover, select
-    from autotune.measure.worker import Worker
+    from autotune.device.discovery import find_devices
+    from autotune.device.links import every_link
+    from autotune.measure.patience import worker_for
     from autotune.remote.worker import Offer, Service, offer_all, own_name, own_secret
 
     name, secret = options.name or own_name(), own_secret()
     service = Service(urls=options.server, token=token_of(options), name=name, secret=secret)
-    devices = discover()
-    chosen = [select(name, devices) for name in options.device] or devices
+    chosen = find_devices([link for name in options.device for link in every_link(name)])
     sound = [checked(device) for device in dict.fromkeys(chosen)]
     with Interrupts("the running trial") as interrupts:
+
+        def should_stop() -> bool:
+            return interrupts.are_requested
+
+        workers = [worker_for(device.selector, tell, should_stop, opens_early=False) for device in sound]
         offers = [
-            Offer(service, device, LockedWorker(Worker(), DeviceLock(device, lambda: interrupts.are_requested)), tell)
-            for device in sound
+            Offer(service, device, LockedWorker(worker, DeviceLock(device, should_stop)), tell)
+            for device, worker in zip(sound, workers, strict=True)
         ]
-        offer_all(offers, lambda: interrupts.are_requested)
+        offer_all(offers, should_stop)
     return 0
 
 

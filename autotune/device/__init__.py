@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from autotune.device.links import find_link, split
+
 if TYPE_CHECKING:
     from autotune.device.port import Port
 
@@ -9,9 +11,15 @@ if TYPE_CHECKING:
 def open_port(place: Any, *, profiles: bool = True) -> "Port":
     """Open a device, given as ``platform:device`` in numbers, or on a caller's queue, or context of one device.
 
-    Launches tell event times if the port `profiles`, or the caller's queue does. Raises DeviceSelectionError when the
-    device cannot be found or opened.
+    ``LINK#platform:device`` is a device behind a link. Launches tell event times if the port `profiles`, or the
+    caller's queue does. Raises DeviceSelectionError when the device cannot be found or opened, DeviceLostError when a
+    link or its agent does not hold.
     """
+    if isinstance(place, str) and (parts := split(place)):
+        from autotune.device.agent.port import AgentPort
+
+        name, numbers = parts
+        return AgentPort(find_link(name), numbers, profiles=profiles)
     from autotune.device.opencl import Session  # loads pyopencl, which takes a while
 
     return Session(place, profiles=profiles)

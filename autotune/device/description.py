@@ -9,10 +9,10 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from autotune.device.identity import DeviceType, Strings, identify
-from autotune.device.processors import cpuinfo
+from autotune.device.processors import cpuinfo, instruction_set
 from autotune.device.quirks import (
     ask,
     compiler_target,
@@ -31,14 +31,48 @@ _LOCAL_MEMORY_OF_ITS_OWN = 1
 _IMAGE_PITCH_ALIGNMENT = 0x104A
 _ATOMIC_MEMORY_CAPABILITIES = 0x1063
 _ORDER_ACQUIRE_RELEASE, _SCOPE_DEVICE = 1 << 1, 1 << 5
-_Query = tuple[str, int, type[ctypes.c_uint] | type[ctypes.c_size_t]]
-_REGISTER_ALLOCATIONS: tuple[_Query, ...] = (("cl_arm_scheduling_controls", 0x41EB, ctypes.c_uint),)
+_Number = Literal["uint", "size_t"]
+_Query = tuple[str, int, _Number]
+_REGISTER_ALLOCATIONS: tuple[_Query, ...] = (("cl_arm_scheduling_controls", 0x41EB, "uint"),)
 _SUB_GROUP_SIZES: tuple[_Query, ...] = (
-    ("cl_intel_required_subgroup_size", 0x4108, ctypes.c_size_t),
-    ("cl_nv_device_attribute_query", 0x4003, ctypes.c_uint),
-    ("cl_amd_device_attribute_query", 0x4043, ctypes.c_uint),
+    ("cl_intel_required_subgroup_size", 0x4108, "size_t"),
+    ("cl_nv_device_attribute_query", 0x4003, "uint"),
+    ("cl_amd_device_attribute_query", 0x4043, "uint"),
 )
 """Extension, code and type of the queries by which each vendor tells such sizes."""
+
+
+class Machine(Protocol):
+    """A machine whose devices are described: this one, or an agent's."""
+
+    @property
+    def size_t_bytes(self) -> int: ...
+
+    def cpuinfo(self) -> str:
+        """Return the text of its /proc/cpuinfo; empty on other systems than Linux."""
+        ...
+
+    def query(self, raw: Any, code: int) -> bytes:
+        """Return what clGetDeviceInfo answers, for queries that pyopencl does not know. May raise any exception."""
+        ...
+
+
+class _ThisMachine:
+    size_t_bytes = ctypes.sizeof(ctypes.c_size_t)
+
+    def cpuinfo(self) -> str:
+        return cpuinfo()
+
+    def query(self, raw: Any, code: int) -> bytes:
+        """None of these codes is known to every build of pyopencl: its loader is called directly."""
+        answer, size = ctypes.create_string_buffer(16 * self.size_t_bytes), ctypes.c_size_t(0)
+        status = _get_device_info()(
+            ctypes.c_void_p(raw.int_ptr), code, ctypes.c_size_t(len(answer)), answer, ctypes.byref(size)
+        )
+        return answer.raw[: size.value] if status == 0 else b""
+
+
+HERE: Machine = _ThisMachine()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +83,11 @@ class Survey:
     troubles: tuple[str, ...] = ()
 
 
-def survey(platforms: Iterable[Any] | None = None) -> Survey:
-    """Describe every device of `platforms`, which are pyopencl's, all by default. Never raises."""
+def survey(platforms: Iterable[Any] | None = None, machine: Machine = HERE, link: str = "") -> Survey:
+    """Describe every device of `platforms`, all of this machine's by default. Never raises.
+
+    They are pyopencl's, or have their attributes; `link` is the name of the link to another machine.
+    """
     found: list[Device] = []
     troubles: list[str] = []
     try:
@@ -64,9 +101,9 @@ def survey(platforms: Iterable[Any] | None = None) -> Survey:
             troubles.append(f"platform {platform_number} ({text(platform, 'name')}): {first_line(error)}")
             continue
         for device_number, raw in enumerate(members):
-            selector = f"{platform_number}:{device_number}"
+            selector = f"{link}#{platform_number}:{device_number}" if link else f"{platform_number}:{device_number}"
             try:
-                found.append(_describe(raw, platform, selector))
+                found.append(description(raw, platform, selector, machine))
             except Exception as error:  # noqa: BLE001 - as above
                 troubles.append(f"device {selector}: {first_line(error)}")
     return Survey(devices=tuple(found), troubles=tuple(troubles))
@@ -81,7 +118,7 @@ def describe(raw: Any) -> Device:
         if raw in members:
             selector = f"{index}:{members.index(raw)}"
     try:
-        return _describe(raw, raw.platform, selector)
+        return description(raw, raw.platform, selector, HERE)
     except Exception as error:  # drivers raise any exception
         raise DeviceSelectionError(f"the device does not answer: {first_line(error)}") from error
 
@@ -99,9 +136,23 @@ def platforms_here() -> list[Any]:
         raise DeviceSelectionError(f"there is no OpenCL platform: {first_line(error)}") from error
 
 
-def _describe(raw: Any, platform: Any, selector: str) -> Device:
-    kind = int(raw.type)  # a device that does not even report its type is broken
-    repair_processor_name(raw)
+def toolchain(raw: Any, platform: Any, machine: Machine) -> tuple[str, ...]:
+    """Return `Port.toolchain` of a device."""
+    told = [text(platform, "name"), text(platform, "version")]
+    told += [text(raw, attribute) for attribute in ("vendor", "name", "version", "driver_version")]
+    features = instruction_set(machine.cpuinfo()) if number(raw, "type") & _TYPE_CPU else ""
+    return (*told, _compiler_target(raw, machine), features)
+
+
+def _compiler_target(raw: Any, machine: Machine) -> str:
+    return compiler_target(raw) if machine is HERE else ""
+
+
+def description(raw: Any, platform: Any, selector: str, machine: Machine) -> Device:
+    """Describe one device of a machine. Raises any exception when it does not even report its type."""
+    kind = int(raw.type)
+    if machine is HERE:
+        repair_processor_name(raw)
     strings = Strings(
         name=text(raw, "name"),
         vendor=text(raw, "vendor"),
@@ -112,8 +163,8 @@ def _describe(raw: Any, platform: Any, selector: str) -> Device:
         platform=text(platform, "name"),
         device_type=DeviceType.GPU if kind & _TYPE_GPU else DeviceType.CPU if kind & _TYPE_CPU else DeviceType.OTHER,
         compute_units=number(raw, "max_compute_units"),
-        compiler_target=compiler_target(raw),
-        cpuinfo=cpuinfo(),
+        compiler_target=_compiler_target(raw, machine),
+        cpuinfo=machine.cpuinfo(),
     )
     identity = identify(strings)
     return Device(
@@ -127,11 +178,11 @@ def _describe(raw: Any, platform: Any, selector: str) -> Device:
         version=strings.version,
         opencl_c_version=strings.opencl_c_version,
         driver=strings.driver,
-        limits=_limits(raw, is_cpu=identity.family == "cpu"),
+        limits=_limits(raw, machine, is_cpu=identity.family == "cpu"),
     )
 
 
-def _limits(raw: Any, *, is_cpu: bool) -> DeviceLimits:
+def _limits(raw: Any, machine: Machine, *, is_cpu: bool) -> DeviceLimits:
     least = DeviceLimits()
     extensions = tuple(sorted(set(ask(lambda: str(raw.extensions), "").split())))
     has_images = bool(number(raw, "image_support"))
@@ -148,13 +199,13 @@ def _limits(raw: Any, *, is_cpu: bool) -> DeviceLimits:
         has_images=has_images,
         max_image_width=number(raw, "image2d_max_width") if has_images else 0,
         max_image_height=number(raw, "image2d_max_height") if has_images else 0,
-        image_pitch_alignment=_first(_query_numbers(raw, _IMAGE_PITCH_ALIGNMENT, ctypes.c_uint)) if has_images else 0,
-        register_allocations=_sizes(raw, extensions, _REGISTER_ALLOCATIONS),
-        sub_group_sizes=_sizes(raw, extensions, _SUB_GROUP_SIZES),
+        image_pitch_alignment=_first(_query_numbers(raw, machine, _IMAGE_PITCH_ALIGNMENT, "uint")) if has_images else 0,
+        register_allocations=_sizes(raw, machine, extensions, _REGISTER_ALLOCATIONS),
+        sub_group_sizes=_sizes(raw, machine, extensions, _SUB_GROUP_SIZES),
         has_sub_groups=_has_sub_groups(raw, extensions),
         has_float16="cl_khr_fp16" in extensions,
         has_float64="cl_khr_fp64" in extensions or number(raw, "double_fp_config") != 0,
-        ordering_standard=_ordering_standard(raw),
+        ordering_standard=_ordering_standard(raw, machine),
         is_cpu=is_cpu,
         native_vector_float32=number(raw, "native_vector_width_float", 0),
         shares_host_memory=bool(number(raw, "host_unified_memory")),
@@ -181,21 +232,21 @@ def _version(raw: Any) -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def _ordering_standard(raw: Any) -> int:
+def _ordering_standard(raw: Any, machine: Machine) -> int:
     """See `DeviceLimits`. OpenCL 2 requires such atomics; in OpenCL 3 they are optional and can be queried."""
     major, _ = _version(raw)
     if major < 3:
         return 200 if major == 2 else 0
     wanted = _ORDER_ACQUIRE_RELEASE | _SCOPE_DEVICE
-    told = _first(_query_numbers(raw, _ATOMIC_MEMORY_CAPABILITIES, ctypes.c_size_t))
+    told = _first(_query_numbers(raw, machine, _ATOMIC_MEMORY_CAPABILITIES, "uint"))  # the low half of 64 bits
     return 300 if told & wanted == wanted else 0
 
 
-def _sizes(raw: Any, extensions: Sequence[str], queries: Sequence[_Query]) -> tuple[int, ...]:
+def _sizes(raw: Any, machine: Machine, extensions: Sequence[str], queries: Sequence[_Query]) -> tuple[int, ...]:
     """Return what the first query says whose extension the device has, ascending; empty if it has none of them."""
     for extension, code, kind in queries:
         if extension in extensions:
-            return tuple(sorted(_query_numbers(raw, code, kind)))
+            return tuple(sorted(_query_numbers(raw, machine, code, kind)))
     return ()
 
 
@@ -203,21 +254,12 @@ def _first(numbers: Sequence[int]) -> int:
     return numbers[0] if numbers else 0
 
 
-def _query_numbers(raw: Any, code: int, kind: type[ctypes.c_uint] | type[ctypes.c_size_t]) -> tuple[int, ...]:
-    """Return the positive numbers of one clGetDeviceInfo query; empty if the driver does not answer it.
-
-    None of these codes is known to every build of pyopencl, so the loader that it has loaded is called directly.
-    """
-
-    def answer() -> tuple[int, ...]:
-        numbers, size = (kind * 16)(), ctypes.c_size_t(0)
-        status = _get_device_info()(
-            ctypes.c_void_p(raw.int_ptr), code, ctypes.c_size_t(ctypes.sizeof(numbers)), numbers, ctypes.byref(size)
-        )
-        count = size.value // ctypes.sizeof(kind) if status == 0 else 0
-        return tuple(number for number in numbers[:count] if number > 0)
-
-    return ask(answer, ())
+def _query_numbers(raw: Any, machine: Machine, code: int, kind: _Number) -> tuple[int, ...]:
+    """Return the positive numbers of one clGetDeviceInfo query; empty if the driver does not answer it."""
+    size = machine.size_t_bytes if kind == "size_t" else 4
+    told = ask(lambda: machine.query(raw, code), b"")[: 16 * size]
+    numbers = [int.from_bytes(told[at : at + size], "little") for at in range(0, len(told) - size + 1, size)]
+    return tuple(number for number in numbers if number > 0)
 
 
 def _get_device_info() -> Any:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from autotune import child
 from autotune.device.description import Survey, survey
 from autotune.device.families import FAMILIES, POCL_HINT
 from autotune.device.identity import is_imitation, processor_of
+from autotune.device.links import find_link, split
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, WorkerError, did_you_mean
 from autotune.model.device import Device
 
@@ -34,6 +36,41 @@ LIMIT_S = 20.0
 PATIENT_LIMIT_S = 60.0
 """The drivers of eight otherwise idle GPUs may need half of it."""
 _LOADING, _ASKING = "loading Python's libraries", "asking the drivers"
+
+
+def find_devices(selectors: Sequence[str]) -> list[Device]:
+    """Return the device that each selector names, on this machine or behind a link; without any, all of this machine.
+
+    ``LINK#WANTED`` is what `select` finds for WANTED behind the link. If WANTED is missing, it is the only device there
+    that is not a CPU, or else the CPU. Raises DeviceSelectionError.
+    """
+    wanted = [split(selector) or ("", selector) for selector in selectors]
+    found = {link: discover_behind(link) if link else discover() for link in dict.fromkeys(link for link, _ in wanted)}
+    return [
+        _select_behind(part, found[link]) if link else select(part, found[""]) for link, part in wanted
+    ] or discover()
+
+
+def find_device(selector: str) -> Device:
+    """Return the one device that a selector names, as `find_devices` does. Raises DeviceSelectionError."""
+    return find_devices([selector])[0]
+
+
+def _select_behind(wanted: str, devices: Sequence[Device]) -> Device:
+    local = [replace(device, selector=device.selector.rpartition("#")[2]) for device in devices]
+    chosen = select(wanted or ("cpu" if all(d.family == "cpu" for d in local) else "gpu"), local)
+    return devices[local.index(chosen)]
+
+
+def discover_behind(link: str) -> list[Device]:
+    """Return the devices behind a link, asked in a child process. Raises DeviceSelectionError."""
+    answer = _ask_child(os.environ, PATIENT_LIMIT_S, link)
+    if isinstance(answer, str):
+        raise DeviceSelectionError(f"no device can be used through {link}: {answer}")
+    if not answer.devices:
+        reasons = f": {'; '.join(answer.troubles)}" if answer.troubles else ""
+        raise DeviceSelectionError(f"there is no OpenCL device behind {link}{reasons}")
+    return list(answer.devices)
 
 
 def discover() -> list[Device]:
@@ -59,21 +96,25 @@ def discover_here(platforms: Iterable[Any] | None = None) -> list[Device]:
 def serve() -> None:
     """Run the child process: query the drivers once per message until the input ends."""
 
-    def ask(_: None, entering: Callable[[str], None]) -> Survey:
+    def ask(link: str, entering: Callable[[str], None]) -> Survey:
         entering(_LOADING)
         import numpy  # noqa: F401 - pyopencl loads it; imported here, since its time is not the drivers'
 
         entering(_ASKING)
-        return survey()
+        if not link:
+            return survey()
+        from autotune.device.agent.machine import survey_behind
+
+        return survey_behind(find_link(link))
 
     child.serve(ask)
 
 
-def _ask_child(environment: Mapping[str, str], limit_s: float) -> Survey | str:
+def _ask_child(environment: Mapping[str, str], limit_s: float, link: str = "") -> Survey | str:
     """Return what the drivers answer, or how the child failed."""
     with child.Child(DISCOVERER, environment) as discoverer:
         try:
-            answer = discoverer.ask(None, {_LOADING: LOAD_LIMIT_S, _ASKING: limit_s})
+            answer = discoverer.ask(link, {_LOADING: LOAD_LIMIT_S, _ASKING: limit_s})
         except WorkerError as error:
             return error.message
     return answer if isinstance(answer, Survey) else answer.message

@@ -12,18 +12,17 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
-from autotune.device.description import describe
+from autotune.device.description import HERE, describe, toolchain
 from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Memory, Run
-from autotune.device.processors import cpuinfo, instruction_set
 from autotune.device.quirks import (
     Quirks,
     ask,
-    compiler_target,
     first_line,
     number,
     quirks_of,
     repair_processor_name,
     set_threads,
+    shortened,
     text,
 )
 from autotune.device.sensors import Reading, Sensors, find_sensors
@@ -106,11 +105,7 @@ class Session:
 
     @property
     def toolchain(self) -> tuple[str, ...]:
-        maker = ask(lambda: self._raw.platform, None)
-        told = [text(maker, "name"), text(maker, "version")]
-        told += [text(self._raw, attribute) for attribute in ("vendor", "name", "version", "driver_version")]
-        is_processor = bool(number(self._raw, "type") & cl.device_type.CPU)
-        return (*told, compiler_target(self._raw), instruction_set(cpuinfo()) if is_processor else "")
+        return toolchain(self._raw, ask(lambda: self._raw.platform, None), HERE)
 
     @property
     def timer_resolution_ns(self) -> float:
@@ -142,7 +137,7 @@ class Session:
         except Exception as error:
             # pyopencl raises if it cannot read the name of the device or its platform, even if the build succeeded.
             if program is None or isinstance(error, cl.Error) or not self._is_built(program):
-                raise BuildError(_shorten(str(error))) from error
+                raise BuildError(shortened(str(error))) from error
         return program
 
     def _is_built(self, program: Any) -> bool:
@@ -192,7 +187,7 @@ class Session:
             view.buffer = allocated[buffer.view_of]
             return cl.Image(self.context, flags, pixels, desc=view)
         except cl.Error as error:
-            raise LaunchError(f"cannot allocate {buffer.name}: {_shorten(str(error))}") from error
+            raise LaunchError(f"cannot allocate {buffer.name}: {shortened(str(error))}") from error
 
     def write(self, memory: Memory, values: NDArray[Any], *, wait: bool = True) -> None:
         with _refusals():
@@ -284,7 +279,7 @@ class Session:
                         kernel.set_arg(index, kind(variables[place]))
                 event = cl.enqueue_nd_range_kernel(queue, kernel, step.global_size, step.local_size, None, after)
         except cl.Error as error:
-            raise LaunchError(_shorten(str(error))) from error
+            raise LaunchError(shortened(str(error))) from error
         for array in beside:
             array.add_event(event)  # its queue must not change it earlier
 
@@ -297,7 +292,7 @@ class Session:
             events = [cl.enqueue_nd_range_kernel(queue, *launch) for _ in range(times) for launch in launches]
         except cl.Error as error:
             kind = WorkGroupError if error.code in _WORK_GROUP_REFUSED else LaunchError
-            raise kind(_shorten(str(error))) from error
+            raise kind(shortened(str(error))) from error
         self.finish()
         end = perf_counter_ns()
         spans = [event_span_ns(event) for event in events] if has_events else np.zeros((len(events), 2))
@@ -356,8 +351,4 @@ def _refusals(kind: type[KernelError] = LaunchError) -> Iterator[None]:
     try:
         yield
     except cl.Error as error:
-        raise kind(_shorten(str(error))) from error
-
-
-def _shorten(text: str, limit: int = 1500) -> str:
-    return text if len(text) <= limit else text[:limit] + " ..."
+        raise kind(shortened(str(error))) from error

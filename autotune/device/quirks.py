@@ -92,6 +92,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
+def shortened(message: str, limit: int = 1500) -> str:
+    """Return the beginning of a driver's message."""
+    return message if len(message) <= limit else message[:limit] + " ..."
+
+
 @dataclass(frozen=True, kw_only=True)
 class Quirks:
     """What measuring has to know of a driver."""

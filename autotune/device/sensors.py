@@ -4,10 +4,10 @@ The files are located once; a reading then takes a few microseconds per file, an
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from autotune.device.families import FAMILIES
 from autotune.model.device import Device
@@ -26,6 +26,38 @@ class Reading:
 
 Source = Callable[[], float]
 """Reads one number; may raise any exception."""
+
+
+class SystemFiles(Protocol):
+    """The files by which Linux and Android show sensors: those of this machine, or of an agent's."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether libraries of this machine know its devices."""
+        ...
+
+    def glob(self, pattern: str) -> Sequence[str]:
+        """Return the paths that match a pattern that begins with ``/sys/``, in order. Some may not exist."""
+        ...
+
+    def read(self, path: str) -> str:
+        """Return the text of a file. Raises OSError."""
+        ...
+
+
+class Folder:
+    """The files of this machine."""
+
+    is_here = True
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+
+    def glob(self, pattern: str) -> list[str]:
+        return sorted(map(str, self._root.glob(pattern.removeprefix("/"))))
+
+    def read(self, path: str) -> str:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
 
 
 class Sensors:
@@ -73,33 +105,39 @@ _AMD = _Files(clocks=((f"{_HWMON}/freq1_input", 1e-6),), temperatures=(f"{_HWMON
 _OF_VENDORS = {FAMILIES["adreno"].vendor: _ADRENO, FAMILIES["amd"].vendor: _AMD}
 
 
-def find_sensors(device: Device, pci_address: str = "", root: Path = Path("/")) -> Sensors:
-    """Return the sensors of a device; `root` is the root of the file system.
+def find_sensors(device: Device, pci_address: str = "", system: SystemFiles | None = None) -> Sensors:
+    """Return the sensors of a device; `system` has the files of its machine, by default this one.
 
     `pci_address`, such as ``00000000:1b:00.0``, tells several NVIDIA devices apart; empty if it is not known.
     """
-    sys = root / "sys"
+    system = system or Folder()
     if device.limits.is_cpu:
-        cores = sorted(sys.glob("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"))
-        return Sensors([_file(path, 1e-3) for path in cores[:_MOST_FILES]], _temperatures(sys, _PROCESSOR))
-    if device.vendor == FAMILIES["nvidia"].vendor:
+        cores = system.glob("/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
+        clocks = [_file(system, path, 1e-3) for path in cores[:_MOST_FILES]]
+        return Sensors(clocks, _temperatures(system, _PROCESSOR))
+    if device.vendor == FAMILIES["nvidia"].vendor and system.is_here:
         return Sensors(*_nvidia(pci_address))
     files = _OF_VENDORS.get(device.vendor, _GPU)
-    clocks = [_file(path, factor) for pattern, factor in files.clocks for path in sorted(sys.glob(pattern))]
-    return Sensors(_first_readable(clocks), _temperatures(sys, files))
-
-
-def _temperatures(sys: Path, files: _Files) -> list[Source]:
-    """Return a device's own temperature, else those of its thermal zones, else those of hardware monitors."""
-    own = [path for pattern in files.temperatures for path in sorted(sys.glob(pattern))]
-    zones = [
-        folder / "temp"
-        for folder in sorted(sys.glob("class/thermal/thermal_zone*"))
-        if files.zones and _text(folder / "type").lower().startswith(files.zones)
+    clocks = [
+        _file(system, path, factor) for pattern, factor in files.clocks for path in system.glob(f"/sys/{pattern}")
     ]
-    folders = sorted(sys.glob("class/hwmon/hwmon*"))
-    chips = [folder / "temp1_input" for folder in folders if _text(folder / "name").lower() in files.chips]
-    readable = [[s for s in (_file(path, 1e-3) for path in paths) if _reads(s)] for paths in (own, zones, chips)]
+    return Sensors(_first_readable(clocks), _temperatures(system, files))
+
+
+def _temperatures(system: SystemFiles, files: _Files) -> list[Source]:
+    """Return a device's own temperature, else those of its thermal zones, else those of hardware monitors."""
+    own = [path for pattern in files.temperatures for path in system.glob(f"/sys/{pattern}")]
+    zones = [
+        f"{folder}/temp"
+        for folder in system.glob("/sys/class/thermal/thermal_zone*")
+        if files.zones and _text(system, f"{folder}/type").lower().startswith(files.zones)
+    ]
+    folders = system.glob("/sys/class/hwmon/hwmon*")
+    chips = [f"{folder}/temp1_input" for folder in folders if _text(system, f"{folder}/name").lower() in files.chips]
+    readable = [
+        [source for source in (_file(system, path, 1e-3) for path in paths) if _reads(source)]
+        for paths in (own, zones, chips)
+    ]
     return next((found[:_MOST_FILES] for found in readable if found), [])
 
 
@@ -126,13 +164,13 @@ def _nvml_handle(pynvml: Any, pci_address: str) -> Any:
     return pynvml.nvmlDeviceGetHandleByIndex(0) if pynvml.nvmlDeviceGetCount() == 1 else None
 
 
-def _file(path: Path, factor: float) -> Source:
-    return lambda: float(path.read_text(encoding="ascii", errors="replace").split()[0]) * factor
+def _file(system: SystemFiles, path: str, factor: float) -> Source:
+    return lambda: float(system.read(path).split()[0]) * factor
 
 
-def _text(path: Path) -> str:
+def _text(system: SystemFiles, path: str) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
+        return system.read(path).strip()
     except OSError:
         return ""
 

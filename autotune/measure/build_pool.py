@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune import child, tracing
+from autotune.device.links import wait_for
 from autotune.errors import BuildError, KernelError
 from autotune.model.plan import Plan, Role
 from autotune.model.trial import Build, BuildJob, BuildState
@@ -35,10 +36,11 @@ class BuilderPool:
     A context manager; leaving it ends them all.
     """
 
-    def __init__(self, size: int, command: Sequence[str] = BUILDER) -> None:
+    def __init__(self, size: int, command: Sequence[str] = BUILDER, *, selector: str = "") -> None:
+        """`selector` names the device that all builds are for, if it is behind a link that may be lost."""
         self.size = size
         self._executor = ThreadPoolExecutor(size)
-        self._children = [child.Child(command) for _ in range(size)]
+        self._children = [child.Child(command, wait=partial(wait_for, selector)) for _ in range(size)]
         self._running: set[Future[Build]] = set()
         self._idle: SimpleQueue[child.Child] = SimpleQueue()
         for builder in self._children:

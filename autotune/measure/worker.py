@@ -2,11 +2,12 @@
 
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from autotune import child
+from autotune.device.links import wait_for
 from autotune.model.trial import Job, Trial, TrialState
 
 if TYPE_CHECKING:
@@ -60,9 +61,15 @@ class _Built(Exception):
 class Worker:
     """Runs jobs in a child process, one at a time. A context manager; leaving it ends the child."""
 
-    def __init__(self, command: Sequence[str] = WORKER, *, selector: str = "") -> None:
-        """With a `selector` the child opens that device as soon as it starts, instead of at the first job."""
-        self._child = child.Child((*command, selector) if selector else command)
+    def __init__(
+        self, command: Sequence[str] = WORKER, *, selector: str = "", wait: Callable[[], None] | None = None
+    ) -> None:
+        """With a `selector` the child opens that device as soon as it starts, instead of at the first job.
+
+        `wait` is called before the child is started; by default it waits for a device behind a link.
+        """
+        words = (*command, selector) if selector else command
+        self._child = child.Child(words, wait=wait or partial(wait_for, selector))
         self._refused_builds = 0
         self._ended_early: tuple[Job, Trial] | None = None
         """The job prepared last and its trial, if it did not build."""

@@ -22,7 +22,8 @@ from autotune.device.arrays import (
     share_elements,
     take_shared,
 )
-from autotune.device.discovery import discover_here, select
+from autotune.device.discovery import discover_here, find_device, select
+from autotune.device.links import split
 from autotune.device.port import Memory, Port, Program
 from autotune.device.programs import BinaryCache, Programs
 from autotune.errors import AutotuneError, DeviceSelectionError, LaunchError, ProblemError
@@ -149,6 +150,8 @@ def _cache(folder: Path | str | None) -> BinaryCache | None:
 
 def default_device(selector: str) -> Device:
     """Return the device that `selector` names; if empty, the only one that is not a CPU, or else the CPU."""
+    if split(selector):
+        return find_device(selector)
     devices = discover_here()
     return select(selector or ("cpu" if all(d.family == "cpu" for d in devices) else "gpu"), devices)
 

@@ -46,7 +46,7 @@ def builders_for(device: Device, jobs: int | None = None) -> Builds | None:
     """Return a pool of `jobs` processes, by default one for each free core; None if building ahead cannot pay off."""
     free = usable_cores() - (0 if device.limits.is_cpu else 1)
     size = free if jobs is None else jobs
-    return BuilderPool(size) if size > (1 if device.limits.is_cpu else 0) else None
+    return BuilderPool(size, selector=device.selector) if size > (1 if device.limits.is_cpu else 0) else None
 
 
 FAILURES = {

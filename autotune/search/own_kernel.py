@@ -42,7 +42,7 @@ def tune(
 
     Raises UsageError for a wrong kernel file, DeviceSelectionError, ProblemError, StoreError.
     """
-    from autotune.device.discovery import discover, select
+    from autotune.device.discovery import find_device
 
     if is_loading_reference():
         raise UsageError("the script calls autotune.tune while it is loaded", hint='use if __name__ == "__main__":')
@@ -52,7 +52,7 @@ def tune(
     family = use_file(path)
     parse = family.problem_type.parse
     requests = [Request(problem=parse(shape)) for shape in shapes] if shapes else family.requests
-    chosen = select(device, discover())
+    chosen = find_device(device)
     budget = Budget(trials=100 if trials is None and seconds is None else trials, seconds=seconds)
     with Store.open(None if db is None else str(db)) as store:
         return tune_requests(chosen, requests, store, budget, listener, builds=builders_for(chosen))

@@ -1,0 +1,76 @@
+"""Links to devices of other machines: each starts an agent (`device/agent`) and exchanges frames with it by a pipe.
+
+A selector ``LINK#DEVICE`` names a device behind a link: ``exec:COMMAND#0:0``. The last ``#`` separates the two.
+"""
+
+import subprocess
+from collections.abc import Callable
+from typing import Protocol
+
+from autotune.device.links.adb import AdbLink, only_phone, phones
+from autotune.device.links.command import CommandLink
+from autotune.device.links.ssh import SshLink
+from autotune.errors import DeviceSelectionError
+
+SCHEMES: dict[str, Callable[[str], "Link"]] = {"adb": AdbLink, "ssh": SshLink, "exec": CommandLink}
+"""What makes a link of the part of its name after the colon, by the part before."""
+
+
+class Link(Protocol):
+    """A way to a machine on which an agent can be started, as often as needed."""
+
+    @property
+    def name(self) -> str:
+        """The selector without ``#DEVICE``, such as ``adb:SERIAL``."""
+        ...
+
+    def wait(self) -> None:
+        """Return as soon as an agent can be started, such as when a lost device is back. May block for long."""
+        ...
+
+    def check(self) -> None:
+        """Raise DeviceAwayError while no agent can be started, DeviceSelectionError if waiting does not change that."""
+        ...
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start an agent, with pipes as standard input and output, and this process's standard error.
+
+        Closing its input ends the agent. Raises DeviceSelectionError when it cannot be started.
+        """
+        ...
+
+
+def split(selector: str) -> tuple[str, str] | None:
+    """Return the name of the link and what selects a device behind it, maybe empty; None for other selectors."""
+    name, mark, device = selector.rpartition("#")
+    name, device = (name, device) if mark else (selector, "")
+    scheme, colon, _ = name.partition(":")
+    if name == "adb":  # the only phone
+        return name, device
+    return (name, device) if colon and scheme in SCHEMES else None
+
+
+def find_link(name: str) -> Link:
+    """Return the link of that name, without using it yet. Raises DeviceSelectionError."""
+    scheme, _, place = name.partition(":")
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{known}:" for known in SCHEMES)
+        raise DeviceSelectionError(f"no link {name!r}", hint=f"links begin with {known}")
+    return SCHEMES[scheme](place)
+
+
+def every_link(selector: str) -> list[str]:
+    """Return the links to all phones that can be used for ``adb``, any other selector as it is.
+
+    Raises DeviceSelectionError when there is no phone, with what is wrong with those that adb shows.
+    """
+    if selector != "adb":
+        return [selector]
+    usable = [phone.link for phone in phones() if not phone.trouble]
+    return usable or [f"adb:{only_phone().serial}"]
+
+
+def wait_for(selector: str) -> None:
+    """Return as soon as an agent can be started for a device, at once for a device of this machine. May block."""
+    if parts := split(selector):
+        find_link(parts[0]).wait()

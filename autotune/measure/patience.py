@@ -1,0 +1,183 @@
+"""A worker for a device behind a link, which waits while the device is away, and lets it cool when it is hot.
+
+A phone that is unplugged or restarts ends the trial that is running as crashed, since that may be its fault; the next
+trial waits until the phone is back. A job that could not begin because the phone was away is run when it is back.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from autotune.device.links.shell import LOOK_S, PATIENCE_S
+from autotune.errors import DeviceAwayError, WorkerError
+from autotune.measure.worker import WORKER, Worker
+from autotune.model.trial import Job, Trial
+
+TELL_S = 60.0
+"""Time between two lines about a wait."""
+TRIES = 10
+"""How often a job is begun on a device that is lost each time before the first launch."""
+HOT_C = 85.0
+"""Above this temperature the device rests."""
+REST_S = 30.0
+"""A rest of a hot device; the next trial shows whether it has helped."""
+
+T = TypeVar("T")
+
+
+class _GivenUp(WorkerError):
+    """Waiting ended without the device."""
+
+
+class _Retriable(WorkerError):
+    """The device could not be used, and nothing was launched on it."""
+
+
+class Checks(Protocol):
+    """What a worker needs of a link: an `autotune.device.links.Link`, or a fake."""
+
+    @property
+    def name(self) -> str: ...
+
+    def check(self) -> None:
+        """Raises DeviceAwayError while the device is away."""
+        ...
+
+
+class PatientWorker(Worker):
+    """A worker that outlasts its device's absences."""
+
+    def __init__(
+        self,
+        link: Checks,
+        tell: Callable[[str], None],
+        should_stop: Callable[[], bool] = lambda: False,
+        *,
+        command: Sequence[str] = WORKER,
+        selector: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`tell` receives a line whenever a wait begins, lasts or ends; `should_stop` ends it."""
+        super().__init__(command, selector=selector, wait=self._await_link)
+        self._link = link
+        self._tell = tell
+        self._should_stop = should_stop
+        self._clock, self._sleep = clock, sleep
+        self._temperature_c = -math.inf
+        self._waits_since: float | None = None
+        self._waited_s = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds spent waiting so far; callable from any thread."""
+        since = self._waits_since
+        return self._waited_s + (0.0 if since is None else self._clock() - since)
+
+    @property
+    def phase(self) -> str:
+        """Current phase of the child, or ``wait`` while the device is away or rests."""
+        return "wait" if self._waits_since is not None else super().phase
+
+    def prepare(self, job: Job) -> None:
+        """Build a job; if the device cannot be used just then, `run` builds it. Raises WorkerError as `run` does."""
+        with contextlib.suppress(_Retriable):
+            self._attempt(super().prepare, job)
+
+    def run(self, job: Job) -> Trial:
+        """Measure a job once the device is there. Raises WorkerError when it stays away, or `should_stop` says so."""
+        self._cool()
+        for tries_left in reversed(range(TRIES)):
+            try:
+                trial = self._attempt(super().run, job)
+            except _Retriable as error:
+                if not tries_left:
+                    raise WorkerError(error.message, hint=error.hint) from error
+                self._pause(LOOK_S)
+                continue
+            if trial.measurement and trial.measurement.temperature_c is not None:
+                self._temperature_c = trial.measurement.temperature_c
+            return trial
+        raise AssertionError
+
+    def _attempt(self, call: Callable[[Job], T], job: Job) -> T:
+        """Call the worker. Raises _Retriable if the device was lost before the job began."""
+        try:
+            return call(job)
+        except _GivenUp:
+            raise
+        except WorkerError as error:
+            raise _Retriable(error.message, hint=error.hint) from error
+
+    def _await_link(self) -> None:
+        """Return as soon as the link works. Raises DeviceSelectionError for what waiting does not mend, WorkerError."""
+        began = told = self._clock()
+        has_told = False
+        while True:
+            try:
+                self._link.check()
+            except DeviceAwayError as error:
+                self._waits_since = began if self._waits_since is None else self._waits_since
+                now = self._clock()
+                if not has_told:
+                    self._tell(f"waiting for {self._link.name}: {error} (Ctrl-C stops)")
+                elif now - told >= TELL_S:
+                    self._tell(f"waiting for {self._link.name} for {now - began:.0f} s: {error.message}")
+                if not has_told or now - told >= TELL_S:
+                    has_told, told = True, now
+                if now - began > PATIENCE_S:
+                    self._end_wait()
+                    raise _GivenUp(
+                        f"{self._link.name} stayed away for {PATIENCE_S / 60:.0f} minutes: {error.message}",
+                        hint="nothing measured is lost: run the same command again when it is back",
+                    ) from error
+                self._pause(LOOK_S)
+            else:
+                self._end_wait()
+                if has_told:
+                    self._tell(f"{self._link.name} is back after {self._clock() - began:.0f} s")
+                return
+
+    def _cool(self) -> None:
+        """Rest when the last trial left the device hot."""
+        if self._temperature_c <= HOT_C:
+            return
+        self._tell(f"{self._link.name} has {self._temperature_c:.0f} degrees Celsius: resting for {REST_S:.0f} s")
+        self._temperature_c = -math.inf
+        self._waits_since = self._clock()
+        while self._clock() - self._waits_since < REST_S:
+            self._pause(LOOK_S)
+        self._end_wait()
+
+    def _pause(self, seconds: float) -> None:
+        """Raises WorkerError when the wait should stop."""
+        if self._should_stop():
+            self._end_wait()
+            raise _GivenUp(f"stopped while waiting for {self._link.name}")
+        self._sleep(seconds)
+
+    def _end_wait(self) -> None:
+        since, self._waits_since = self._waits_since, None
+        self._waited_s += 0.0 if since is None else self._clock() - since
+
+
+def worker_for(
+    selector: str,
+    tell: Callable[[str], None],
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    opens_early: bool = True,
+) -> Worker:
+    """Return a worker for a device, patient if that is behind a link. Raises DeviceSelectionError for a bad link.
+
+    Its child opens the device when it starts, or, unless it `opens_early`, at the first job.
+    """
+    opened = selector if opens_early else ""
+    from autotune.device.links import find_link, split
+
+    parts = split(selector)
+    if parts is None:
+        return Worker(selector=opened)
+    return PatientWorker(find_link(parts[0]), tell, should_stop, selector=opened)

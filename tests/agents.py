@@ -1,0 +1,53 @@
+"""Agents that tests start: for Debian's PoCL, which pyopencl's wheel can load as well, as device 0:0."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.device.agent import COMPILER_OPTIONS, LIBRARIES, sources
+from autotune.device.agent.binary import built_here
+from autotune.model.device import Device
+
+DRIVER = Path("/etc/OpenCL/vendors/pocl.icd")
+
+
+def link_name() -> str:
+    """Return a link to an agent that sees one driver."""
+    if not DRIVER.exists():
+        pytest.skip("Debian's pocl-opencl-icd is not installed")
+    return f"exec:env OCL_ICD_VENDORS={DRIVER} {built_here()}"
+
+
+def known_to_pyopencl() -> tuple[Device, tuple[str, ...]]:
+    """Return the same driver's device and toolchain as pyopencl tells them, in a process of its own."""
+    code = (
+        "import pickle, sys; from autotune.device import open_port; port = open_port('0:0');"
+        "sys.stdout.buffer.write(pickle.dumps((port.device, port.toolchain)))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"OCL_ICD_VENDORS": str(DRIVER)}, stdout=subprocess.PIPE,
+        check=True,
+    )  # fmt: skip
+    device, toolchain = pickle.loads(told.stdout)
+    return device, toolchain
+
+
+def compiled(target: Path, *options: str) -> Path:
+    """Return an agent for this machine with further options of the compiler, built at `target`."""
+    command = ["gcc", *COMPILER_OPTIONS, *options, "-o", str(target), *map(str, sources()), *LIBRARIES]
+    subprocess.run(command, check=True)
+    return target
+
+
+def fake_driver(target: Path, *options: str) -> Path:
+    """Return an OpenCL library that does nothing, built at `target`; see fake_opencl.c."""
+    source = Path(__file__).with_name("fake_opencl.c")
+    subprocess.run(
+        ["gcc", "-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O1", "-shared", "-fPIC", *options, "-o", target, source],
+        check=True,
+    )
+    return target

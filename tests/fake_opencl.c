@@ -1,0 +1,281 @@
+/* An OpenCL driver for tests of the agent: memory on the heap, kernels that do nothing, and every command checked. */
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef void *object;
+struct memory {
+    size_t references, bytes, row, height;
+    unsigned char *contents;
+};
+
+static int something[4];
+#define OBJECT(n) ((object)&something[n])
+
+int32_t clGetPlatformIDs(uint32_t room, object *ids, uint32_t *count) {
+    if (ids && room)
+        ids[0] = OBJECT(0);
+    *count = 1;
+    puts("a driver prints");
+    fflush(stdout);
+    return 0;
+}
+
+static int32_t tell(const void *from, size_t bytes, size_t room, void *into, size_t *size) {
+    if (into && room < bytes)
+        return -30;
+    if (into)
+        memcpy(into, from, bytes);
+    if (size)
+        *size = bytes;
+    return 0;
+}
+
+int32_t clGetPlatformInfo(object p, uint32_t what, size_t room, void *into, size_t *size) {
+    (void)p, (void)what;
+    return tell("Fake", 5, room, into, size);
+}
+
+int32_t clGetDeviceIDs(object p, uint64_t type, uint32_t room, object *ids, uint32_t *count) {
+    (void)p, (void)type;
+    if (ids && room)
+        ids[0] = OBJECT(1);
+    *count = 1;
+    return 0;
+}
+
+int32_t clGetDeviceInfo(object d, uint32_t what, size_t room, void *into, size_t *size) {
+    static const uint64_t sizes[3] = {64, 64, 64};
+    (void)d;
+    if (what == 0x1005)
+        return tell(sizes, 3 * sizeof(size_t), room, into, size);
+    if (what >= 0x102B && what <= 0x1030)
+        return tell("OpenCL 1.2 Fake", 16, room, into, size);
+    if (what == 0x7777)
+        return -30;
+    return tell(sizes, 8, room, into, size);
+}
+
+object clCreateContext(const intptr_t *p, uint32_t n, const object *d, void *f, void *u, int32_t *status) {
+    (void)p, (void)n, (void)d, (void)f, (void)u;
+    *status = 0;
+    return OBJECT(2);
+}
+
+object clCreateCommandQueue(object c, object d, uint64_t properties, int32_t *status) {
+    (void)c, (void)d, (void)properties;
+    *status = 0;
+    return OBJECT(3);
+}
+
+static object allocate(size_t bytes, size_t row, size_t height, int32_t *status) {
+    struct memory *memory = bytes && bytes < 1 << 28 ? calloc(1, sizeof *memory) : NULL;
+    *status = memory ? 0 : -61;
+    if (!memory)
+        return NULL;
+    memory->references = 1;
+    memory->bytes = bytes;
+    memory->row = row;
+    memory->height = height;
+    memory->contents = calloc(1, bytes);
+    return memory;
+}
+
+object clCreateBuffer(object c, uint64_t flags, size_t bytes, void *host, int32_t *status) {
+    (void)c, (void)flags, (void)host;
+    return allocate(bytes, 0, 0, status);
+}
+
+object clCreateImage(object c, uint64_t f, const uint32_t *format, const void *description, void *h, int32_t *status) {
+    struct {
+        uint32_t type;
+        size_t width, height;
+    } image;
+    (void)c, (void)f, (void)format, (void)h;
+    memcpy(&image, description, sizeof image);
+    if (image.width > 4096 || image.height > 4096) {
+        *status = -40;
+        return NULL;
+    }
+    return allocate(image.width * 16 * image.height, image.width * 16, image.height, status);
+}
+
+int32_t clRetainMemObject(object m) {
+    ((struct memory *)m)->references++;
+    return 0;
+}
+
+int32_t clReleaseMemObject(object m) {
+    struct memory *memory = m;
+    if (--memory->references)
+        return 0;
+    free(memory->contents);
+    free(memory);
+    return 0;
+}
+
+static object program(const void *text, size_t bytes, int32_t *status) {
+    char *kept = malloc(bytes + 1);
+    memcpy(kept, text, bytes);
+    kept[bytes] = '\0';
+    *status = 0;
+    return kept;
+}
+
+object clCreateProgramWithSource(object c, uint32_t n, const char **text, const size_t *bytes, int32_t *status) {
+    (void)c, (void)n;
+    return program(*text, *bytes, status);
+}
+
+object clCreateProgramWithBinary(object c, uint32_t n, const object *d, const size_t *bytes, const unsigned char **text,
+                                 int32_t *each, int32_t *status) {
+    (void)c, (void)n, (void)d;
+    *each = 0;
+    return program(*text, *bytes, status);
+}
+
+/* What a source contains makes the driver fail in the ways in which drivers do. */
+int32_t clBuildProgram(object p, uint32_t n, const object *d, const char *options, void *f, void *u) {
+    (void)n, (void)d, (void)f, (void)u;
+    if (strstr(p, "#crash"))
+        raise(SIGSEGV);
+    if (strstr(p, "#hang"))
+        for (;;)
+            sleep(1);
+    if (strstr(p, "#exit"))
+        exit(7);
+    return strstr(p, "#error") || strstr(options, "-bad") ? -11 : 0;
+}
+
+int32_t clGetProgramBuildInfo(object p, object d, uint32_t what, size_t room, void *into, size_t *size) {
+    (void)p, (void)d, (void)what;
+    return tell("error: of the fake", 19, room, into, size);
+}
+
+int32_t clGetProgramInfo(object p, uint32_t what, size_t room, void *into, size_t *size) {
+    static const uint32_t one = 1;
+    size_t bytes = strlen(p);
+    if (what == 0x1162)
+        return tell(&one, 4, room, into, size);
+    if (what == 0x1165)
+        return tell(&bytes, sizeof bytes, room, into, size);
+    memcpy(*(void **)into, p, bytes);
+    return 0;
+}
+
+int32_t clReleaseProgram(object p) {
+    free(p);
+    return 0;
+}
+
+object clCreateKernel(object p, const char *name, int32_t *status) {
+    (void)p;
+    *status = strcmp(name, "missing") ? 0 : -46;
+    return *status ? NULL : malloc(1);
+}
+
+int32_t clReleaseKernel(object k) {
+    free(k);
+    return 0;
+}
+
+int32_t clGetKernelWorkGroupInfo(object k, object d, uint32_t what, size_t room, void *into, size_t *size) {
+    static const uint64_t limit = 64;
+    (void)k, (void)d, (void)what;
+    return tell(&limit, sizeof(size_t), room, into, size);
+}
+
+int32_t clSetKernelArg(object k, uint32_t index, size_t bytes, const void *value) {
+    volatile unsigned char sum = 0;
+    size_t i;
+    (void)k;
+    for (i = 0; value && i < bytes; i++)
+        sum = (unsigned char)(sum + ((const unsigned char *)value)[i]);
+    return index < 8 ? 0 : -49;
+}
+
+int32_t clEnqueueNDRangeKernel(object q, object k, uint32_t n, const size_t *offset, const size_t *global,
+                               const size_t *local, uint32_t waits, const object *after, object *event) {
+    (void)q, (void)k, (void)n, (void)offset, (void)waits, (void)after;
+    if (event)
+        *event = malloc(1);
+    return !global[0] ? -63 : local && (!local[0] || local[0] > 64) ? -54 : 0;
+}
+
+static int32_t checked(struct memory *memory, size_t offset, size_t bytes) {
+    return offset <= memory->bytes && bytes <= memory->bytes - offset ? 0 : -30;
+}
+
+#define WAITS uint32_t waits, const object *after, object *event
+
+int32_t clEnqueueReadBuffer(object q, object m, uint32_t b, size_t offset, size_t bytes, void *into, WAITS) {
+    (void)q, (void)b, (void)waits, (void)after, (void)event;
+    if (checked(m, offset, bytes))
+        abort(); /* the agent has to check before */
+    memcpy(into, ((struct memory *)m)->contents + offset, bytes);
+    return 0;
+}
+
+int32_t clEnqueueWriteBuffer(object q, object m, uint32_t b, size_t offset, size_t bytes, const void *from, WAITS) {
+    (void)q, (void)b, (void)waits, (void)after, (void)event;
+    if (checked(m, offset, bytes))
+        abort();
+    memcpy(((struct memory *)m)->contents + offset, from, bytes);
+    return 0;
+}
+
+int32_t clEnqueueFillBuffer(object q, object m, const void *p, size_t size, size_t offset, size_t bytes, WAITS) {
+    size_t i;
+    (void)q, (void)waits, (void)after, (void)event;
+    if (checked(m, offset, bytes) || bytes % size)
+        abort();
+    for (i = 0; i < bytes; i += size)
+        memcpy(((struct memory *)m)->contents + offset + i, p, size);
+    return 0;
+}
+
+int32_t clEnqueueCopyBuffer(object q, object s, object t, size_t from, size_t to, size_t bytes, WAITS) {
+    (void)q, (void)waits, (void)after, (void)event;
+    if (checked(s, from, bytes) || checked(t, to, bytes))
+        abort();
+    memcpy(((struct memory *)t)->contents + to, ((struct memory *)s)->contents + from, bytes);
+    return 0;
+}
+
+int32_t clEnqueueReadImage(object q, object m, uint32_t b, const size_t *origin, const size_t *region, size_t row,
+                           size_t slice, void *into, WAITS) {
+    struct memory *image = m;
+    (void)q, (void)b, (void)row, (void)slice, (void)into, (void)waits, (void)after, (void)event;
+    if (origin[1] + region[1] > image->height || region[0] * 16 != image->row)
+        abort();
+    return 0;
+}
+
+int32_t clEnqueueWriteImage(object q, object m, uint32_t b, const size_t *origin, const size_t *region, size_t row,
+                            size_t slice, const void *from, WAITS) {
+    return clEnqueueReadImage(q, m, b, origin, region, row, slice, (void *)from, waits, after, event);
+}
+
+int32_t clEnqueueCopyImage(object q, object s, object t, const size_t *from, const size_t *to, const size_t *r, WAITS) {
+    (void)q, (void)from, (void)to, (void)r, (void)waits, (void)after, (void)event;
+    return s == t ? -30 : 0;
+}
+
+int32_t clFinish(object q) {
+    (void)q;
+    return 0;
+}
+
+int32_t clGetEventProfilingInfo(object e, uint32_t what, size_t room, void *into, size_t *size) {
+    static const uint64_t now = 5;
+    (void)e, (void)what;
+    return tell(&now, 8, room, into, size);
+}
+
+int32_t clReleaseEvent(object e) {
+    free(e);
+    return 0;
+}
