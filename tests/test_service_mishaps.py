@@ -68,6 +68,20 @@ def a_station() -> tuple[Fleet, Station]:
     return fleet, asyncio.run(fleet.greet("one", "0" * 32, DEVICE, ""))
 
 
+def test_a_worker_that_leaves_while_its_turn_begins_is_answered_at_once() -> None:
+    fleet, station = a_station()
+
+    async def leaving(*_: object) -> None:
+        fleet.dismiss(station)
+
+    async def turn() -> object:
+        async with asyncio.timeout(5):
+            return await fleet.take_turn(station, "", [], 25.0)
+
+    fleet._on_ready = leaving
+    assert asyncio.run(turn()) == (None, "")
+
+
 def a_search(store: Store, troubles: int = 0) -> Search:
     """Of the next problem, in this process."""
     taken = store.jobs.take(DEVICE.slug, "one")

@@ -230,7 +230,7 @@ class Fleet:
             self._on_change()
         if self._is_stopped:
             raise Stopping
-        if station.assignment is None and not running and not refusals:
+        if station.assignment is None and not running and not refusals and not station.is_lost:
             station.turn.clear()
             try:
                 async with asyncio.timeout(min(wait_s, MAX_WAIT_S)):
