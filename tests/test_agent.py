@@ -22,7 +22,10 @@ from autotune.device.agent.port import AgentPort
 from autotune.device.discovery import discover_behind, find_device
 from autotune.device.links import find_link
 from autotune.errors import AutotuneError, BuildError, DeviceLostError, DeviceSelectionError, LaunchError, LinkLostError
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.measure.worker import Worker
 from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
+from autotune.model.trial import Job, TrialState
 
 SANITIZED = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 MUTATIONS = 300
@@ -192,6 +195,19 @@ def test_no_runner_outlives_its_link(agent: str, how: str) -> None:
         time.sleep(0.02)
     assert _is_gone(runner)
     process.stdout.close()
+
+
+def test_no_trial_is_blamed_for_a_link_that_was_lost_before_it() -> None:
+    selector = f"{agents.link_name()}#0:0"
+    job = Job(selector=selector, problem=GemmProblem(m=8, n=8, k=8), configuration=FAMILY.baseline)
+    with Worker(selector=selector) as worker:
+        assert worker.run(job).state is TrialState.COMPLETE
+        assert worker.pid
+        for supervisor in _children(worker.pid):
+            for runner in _children(supervisor):
+                os.kill(runner, signal.SIGKILL)
+            os.kill(supervisor, signal.SIGKILL)
+        assert worker.run(job).state is TrialState.COMPLETE
 
 
 def test_a_deferred_error_is_raised_by_the_next_command_that_waits(agent: str) -> None:

@@ -3,11 +3,13 @@
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from autotune import child
-from autotune.device.links import wait_for
+from autotune.device.links import split, wait_for
+from autotune.errors import LaunchError
 from autotune.model.trial import Job, Trial, TrialState
 
 if TYPE_CHECKING:
@@ -174,12 +176,23 @@ def _measurer_on(selector: str) -> "Measurer":
     return Measurer(_port_to(selector))
 
 
+def _measurer_for(job: Job) -> "Measurer":
+    """Return the measurer of a job's device.
+
+    Raises DeviceLostError if a link was lost since the last job: found out later, this job would be blamed for it.
+    """
+    if split(job.selector):
+        with suppress(LaunchError):
+            _port_to(job.selector).finish()
+    return _measurer_on(job.selector)
+
+
 def _answer(message: Any, entering: child.Entering) -> Trial | dict[str, str] | None:
     match message:
         case "prepare", job:
             return _prepare(job, entering)
         case "run", job:
-            return _measurer_on(job.selector).measure(job, entering)
+            return _measurer_for(job).measure(job, entering)
         case "examine", selector, probes:
             return _examine(selector, probes, entering)
     raise ValueError(f"unknown message {message!r}")
@@ -194,7 +207,7 @@ def _prepare(job: Job, entering: child.Entering) -> Trial | None:
         entering(phase)
 
     try:
-        return _measurer_on(job.selector).measure(job, enter)
+        return _measurer_for(job).measure(job, enter)
     except _Built:
         return None
 
