@@ -1,9 +1,11 @@
 """What a stranger, a liar, a copy and a worker that hangs can do to a service, and what they cannot."""
 
+import json
 import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,6 +133,21 @@ def test_neither_ids_nor_sessions_nor_secrets_of_workers_are_shown_or_logged(
     hidden = (worker.session, STRANGERS_SECRET, invented_worker("").secret)
     assert not any(secret in shown for secret in hidden)
     assert worker.id not in repr(client.devices())
+
+
+def test_a_device_behind_a_link_is_offered_without_telling_the_link(server: Server, client: Client) -> None:
+    phones = [replace(DEVICE, selector=f"exec:start --password secret {name}#0:0") for name in ("one", "other")]
+    workers = [FakeWorker(invented_time) for _ in phones]
+    service = invented_worker(server.url)
+    with ExitStack() as stack:
+        for phone, worker in zip(phones, workers, strict=True):
+            stack.enter_context(in_thread(Offer(service, phone, worker, lambda _: None)))
+        wait_for(lambda: [len(device["stations"]) for device in client.devices()] == [2])
+        job = client.submit(DEVICE.slug, shapes=["96,96,96"], trials=8, algorithms=["microtile"])
+        assert ended(client, job["id"])["state"] == "done"
+        assert "secret" not in json.dumps(client.devices())
+    measured = {job.selector for worker in workers for job in worker.jobs}
+    assert measured and measured <= {phone.selector for phone in phones}
 
 
 def test_copies_do_not_hold_the_digests_of_secrets(any_store: Store, tmp_path: Path) -> None:

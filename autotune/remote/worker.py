@@ -15,6 +15,7 @@ A worker's process has one `Offer` for each device, in its own thread; the drive
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import platform
 import random
@@ -210,7 +211,7 @@ class Offer:
             "secret": self._service.secret,
             "session": self._service.session,
             "code": code_version(),
-            "selector": self._device.selector,
+            "selector": _number_of(self._device.selector),
             "device": plain_device(self._device),
             "results": [*self._delivered, *finished],
         }
@@ -268,6 +269,12 @@ class Offer:
         if self._told:
             self._tell(f"{self._connection.url} answers again")
         self._told, self._pause_s, self._failures = "", FIRST_PAUSE_S, 0
+
+
+def _number_of(selector: str) -> str:
+    """Return what tells a device from others of this worker, in digits: a link's selector may hold a whole command."""
+    is_local = re.fullmatch(r"[0-9:]{0,20}", selector)
+    return selector if is_local else str(int(hashlib.sha256(selector.encode()).hexdigest()[:15], 16))
 
 
 def own_name() -> str:
