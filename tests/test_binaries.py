@@ -10,7 +10,7 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from autotune.device import opencl
+from autotune.device import description
 from autotune.device.opencl import Session
 from autotune.device.programs import BinaryCache, digest
 from autotune.model.device import Device
@@ -61,7 +61,7 @@ def test_another_driver_or_processor_has_programs_of_its_own(
 ) -> None:
     cache = BinaryCache(tmp_path)
     store(cache, session, program)
-    monkeypatch.setattr(opencl, "instruction_set", lambda _: "flags : none")
+    monkeypatch.setattr(description, "instruction_set", lambda _: "flags : none")
     assert load(cache, session) is None
     monkeypatch.undo()
     assert load(cache, session) is not None

@@ -46,7 +46,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import TuningTable
 from autotune.lookup.misses import Miss, MissLog, default_file, read_misses
-from autotune.measure import doctor, worker
+from autotune.measure import doctor, patience
 from autotune.model.checkup import Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
@@ -199,7 +199,7 @@ def test_a_run_has_a_worker_of_its_device_and_builders(
     started: list[str] = []
 
     class Starts:
-        def __init__(self, selector: str) -> None:
+        def __init__(self, *, selector: str) -> None:
             self.selector = selector
 
         def __enter__(self) -> Self:
@@ -212,7 +212,7 @@ def test_a_run_has_a_worker_of_its_device_and_builders(
             started.append(self.selector)
 
     pool = object()
-    monkeypatch.setattr(worker, "Worker", Starts)
+    monkeypatch.setattr(patience, "Worker", Starts)
     monkeypatch.setattr(search, "builders_for", lambda device: pool if device is DEVICE else None)
     assert main(["run", "--device", "adreno", "--shape", "64,64,64", "--db", database]) == 0
     assert tune.options["builds"] is pool

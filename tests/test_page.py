@@ -423,7 +423,7 @@ def test_a_kernel_file_is_tuned_from_the_page(browser: Browser, tmp_path: Path) 
         expect(page.locator(".heading .state")).to_have_text("done", timeout=30_000)
         page.get_by_role("link", name=SLUG).click()
         row = page.get_by_role("table", name="Tuned sizes").get_by_role("row", name="500")
-        expect(row).to_contain_text("axpy")
+        expect(row).to_contain_text("axpy", timeout=30_000)
         with page.expect_download() as waiting:
             page.get_by_role("button", name="C header", exact=True).click()
         assert "axpy_choose" in Path(waiting.value.path()).read_text()

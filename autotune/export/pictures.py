@@ -39,7 +39,9 @@ def pictures(slug: str, family: str, winners: Sequence[Winner]) -> dict[str, str
     if not winners:
         return {}
     networks, place = tuned_networks(winners), f"{slug}, {family}"
-    found = {"gains": _gains(place, winners), "limit": _limit(place, winners, networks)}
+    found = {"gains": _gains(place, winners)}
+    if working := [winner for winner in winners if winner.problem.flops]:  # kernel files need not say their work
+        found["limit"] = _limit(place, working, networks)
     if networks:
         found["networks"] = _networks(slug, networks)
     found |= {network.name: _layers(slug, network) for network in networks}

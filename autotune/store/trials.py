@@ -76,10 +76,6 @@ for _name, _type in get_type_hints(Measurement).items():
     if _name not in ("samples_ns", "inputs_ns"):  # stored as `samples`, and not stored
         setattr(TrialRow, _name, mapped_column(_COLUMN_TYPES[_type], nullable=True))
 
-_SUMMED = ("device_id", "state", "problem_id", "driver", "time_ns", "measured_at", "temperature_c", "clock_mhz")
-Index("ix_trials_sums", *(TrialRow.__table__.c[name] for name in _SUMMED))
-"""Holds all that the sums over a device's trials read (`history.py`): rows are many times wider."""
-
 
 class BuildRow(ProvenanceColumns, Base):
     """One source built without running it. Rows are only ever added; the newest one of a source counts.

@@ -1,6 +1,6 @@
 // One job, followed as it happens.
 
-import { every, follow, get, post, told, trialsOf } from "./api.js";
+import { at, every, follow, get, post, told, trialsOf } from "./api.js";
 import { connected, facts, fill, h, sizeLink, state, table } from "./dom.js";
 import { count, duration, failures, gain, moment, rate, time } from "./format.js";
 import { History } from "./history.js";
@@ -88,7 +88,7 @@ class JobPage {
     if (this.shown !== job.state) fill(this.head, h("h1", {}, `Job ${job.id}`), state(job.state), isOpen && cancel);
     this.shown = job.state;
     fill(this.facts, facts([
-      ["Device", h("a", { href: `#/device/${job.device}` }, job.device)],
+      ["Device", h("a", { href: at(`#/device/${job.device}`, { family: job.problems[0]?.family }) }, job.device)],
       ["Kind", job.kind === "verify" ? "verify an uploaded table" : "tune"],
       ["Sizes", progress(job)],
       ["Budget", budget(job)],

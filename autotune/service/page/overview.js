@@ -70,7 +70,9 @@ export function limits(entries) {
   return (e) => Math.max(e.flops / rates.get(kindOf(e)), e.bytes_moved / bandwidth) / e.time_ns;
 }
 
-function scatter(slug, family, entries, calls) {
+function scatter(slug, family, all, calls) {
+  const entries = all.filter((e) => e.flops > 0); // kernel files need not say their work
+  if (!entries.length) return null;
   const share = limits(entries);
   const kindOfGain = (e) => GAINS.find(([most]) => (e.gain_over_default ?? 1) < most)[1];
   const ordered = [...entries].sort((a, b) => a.flops - b.flops);
