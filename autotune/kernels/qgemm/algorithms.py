@@ -29,9 +29,9 @@ _COMMON = (
         " or (integer_dot == 'arm' and has_arm_integer_dot == 1) or (integer_dot == 'ptx' and has_ptx == 1)))",
         "the device has no such instruction, or the problem has no integers to multiply",
     ),
-    constraint("wave_sizes_exist", "wave_size == 'any' or has_wave_sizes == 1", "the device has one wave size only"),
     constraint("wide_vectors_work", "max_vector_float32 >= 4", "the driver gets vectors of four numbers wrong"),
 )
+_WAVES = constraint("wave_sizes_exist", "wave_size == 'any' or has_wave_sizes == 1", "the device has one wave size only")
 
 _NAIVE = Algorithm(
     name="naive",
@@ -60,6 +60,7 @@ _SHARED_ROWS = Algorithm(
     ),
     constraints=(
         *_COMMON,
+        _WAVES,
         constraint("layout_is_another", "layout == 'file' or in_arrays == 0", "the file has quants and scales apart already"),
         constraint("lanes_share_a_unit", "lanes * chunk >= 4", "lanes leave parts of a unit out"),
         constraint("units_to_do", "lanes * chunk * unroll < 8 * (k // 32)", "one pass of the lanes is longer than a row"),
@@ -126,6 +127,7 @@ _OWN_ROWS = Algorithm(
     ),
     constraints=(
         *_COMMON,
+        _WAVES,
         constraint(
             "work_group_fits_device",
             "work_group_m * work_group_k <= max_work_group_size and work_group_m <= max_work_group_0"
@@ -165,4 +167,46 @@ _OWN_ROWS = Algorithm(
     features=tuple(map(Expression, ("work_group_m * work_group_k", "micro_tile_m * micro_tile_n"))),
 )
 
-ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS)
+_LOCAL_TILE = Algorithm(
+    name="local_tile",
+    meaning="macro-tiles of decoded weights and of activations in local memory, for many columns",
+    parameters=(
+        parameter("work_group_m", (4, 8, 16, 32), "work-items side by side along m"),
+        parameter("work_group_n", (2, 4, 8, 16, 32), "work-items side by side along n"),
+        parameter("micro_tile_m", (4, 8), "rows of weights a work-item computes"),
+        parameter("micro_tile_n", (4, 8), "columns of activations a work-item computes"),
+        _packed_words(1, 2, 4),
+        parameter("unroll", (4, 8, 16, 32), "steps along k in one pass of the inner loop"),
+        _MULTIPLY_ADD,
+        _INTEGER_DOT,
+        _RELAXED_MATH,
+    ),
+    constraints=(
+        *_COMMON,
+        constraint(
+            "work_group_fits_device",
+            "work_group_m * work_group_n <= max_work_group_size and work_group_m <= max_work_group_0"
+            " and work_group_n <= max_work_group_1",
+            "the work-group exceeds what the device allows",
+        ),
+        constraint("groups_to_do", "work_group_m * micro_tile_m < 2 * m", "most of a work-group would have no row"),
+        constraint("columns_shared", "work_group_n * micro_tile_n < 2 * n", "most of a work-group would have no column"),
+        constraint(
+            "one_scale_a_work_item", "mode != 'int8' or micro_tile_n <= work_group_m",
+            "scales of activations are more than work-items",
+        ),
+        constraint(
+            "tiles_fit_local_memory",
+            "(128 * (work_group_m * micro_tile_m + work_group_n * micro_tile_n + 4) if mode != 'int8'"
+            " else 40 * (work_group_m * micro_tile_m + work_group_n * micro_tile_n)) <= local_memory_bytes",
+            "the tiles exceed local memory",
+        ),
+        constraint(
+            "float_matters", "mode != 'int8' or (multiply_add == 'operator' and unroll == 32)",
+            "sums of integers are added by instruction, all of a unit at once",
+        ),
+    ),
+    features=tuple(map(Expression, ("work_group_m * work_group_n", "micro_tile_m * micro_tile_n"))),
+)  # fmt: skip
+
+ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _LOCAL_TILE)
