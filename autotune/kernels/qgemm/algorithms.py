@@ -9,6 +9,9 @@ _MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "how a product is
 _INTEGER_DOT = parameter(
     "integer_dot", ("off", "khr", "arm", "ptx"), "instruction for four products of int8: none, Khronos', Arm's, NVIDIA's"
 )
+_DECODE = parameter(
+    "decode", ("convert", "magic"), "how quants become floats: converted, or as part of the mantissa of a large float"
+)
 _WAVE_SIZE = parameter("wave_size", ("any", "half", "full"), "how many work-items Adreno runs in step")
 _RELAXED_MATH = parameter("relaxed_math", ("off", "on"), "-cl-fast-relaxed-math")
 
@@ -50,9 +53,11 @@ _SHARED_ROWS = Algorithm(
         _COLUMNS,
         parameter("chunk", (1, 2, 4), "words of 4-bit weights a lane reads at once; half the words of 8-bit weights"),
         parameter("unroll", (1, 2, 4), "units of 32 weights that a lane has under way at once"),
+        parameter("x_storage", ("buffer", "local"), "memory that activations are read from"),
         parameter("sums", ("scalar", "vector"), "sums of a lane: one number, or a vector added up in the end"),
         parameter("join", ("tree", "shuffle", "sub_group"), "how lanes join their sums"),
         parameter("standard", ("none", "CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested"),
+        _DECODE,
         _MULTIPLY_ADD,
         _INTEGER_DOT,
         _WAVE_SIZE,
@@ -92,6 +97,15 @@ _SHARED_ROWS = Algorithm(
             "sums == 'scalar' or micro_tile_m * micro_tile_n * chunk <= 32",
             "the vectors of sums do not fit the registers",
         ),
+        constraint(
+            "activations_fit_local_memory",
+            "x_storage == 'buffer' or (mode != 'int8' and is_cpu == 0 and 4 * (micro_tile_n * (k // 32) * 36"
+            " + lanes * work_group_m * micro_tile_m * micro_tile_n) <= local_memory_bytes)",
+            "the activations exceed local memory, or are quantised",
+        ),
+        constraint(
+            "magic_is_scalar", "decode == 'convert' or sums == 'scalar'", "vectors are converted whole"
+        ),
         constraint("join_matters", "join == 'tree' or lanes > 1", "one lane has nothing to join"),
         constraint("device_takes_ptx", "join != 'shuffle' or has_ptx == 1", "only NVIDIA's compiler knows it"),
         constraint(
@@ -100,7 +114,7 @@ _SHARED_ROWS = Algorithm(
         ),
         constraint("standard_matters", "(standard == 'none') == (join != 'sub_group')", "it is for sub-groups only"),
         constraint(
-            "float_matters", "mode != 'int8' or multiply_add == 'operator'", "sums of integers are added by instruction"
+            "float_matters", "mode != 'int8' or (multiply_add == 'operator' and decode == 'convert')", "integers are neither converted nor added so"
         ),
     ),
     features=tuple(
@@ -120,6 +134,7 @@ _OWN_ROWS = Algorithm(
         parameter("w_storage", ("buffer", "image"), "memory that quants are read through"),
         parameter("x_storage", ("buffer", "image"), "memory that activations are read through"),
         parameter("scaling", ("sums", "weights"), "what scales and offsets are applied to"),
+        _DECODE,
         _MULTIPLY_ADD,
         _INTEGER_DOT,
         _WAVE_SIZE,
@@ -161,7 +176,7 @@ _OWN_ROWS = Algorithm(
             "scaling_matters", "scaling == 'sums' or mode != 'int8'", "products of integers are scaled as sums only"
         ),
         constraint(
-            "float_matters", "mode != 'int8' or multiply_add == 'operator'", "sums of integers are added by instruction"
+            "float_matters", "mode != 'int8' or (multiply_add == 'operator' and decode == 'convert')", "integers are neither converted nor added so"
         ),
     ),
     features=tuple(map(Expression, ("work_group_m * work_group_k", "micro_tile_m * micro_tile_n"))),
@@ -177,6 +192,7 @@ _LOCAL_TILE = Algorithm(
         parameter("micro_tile_n", (4, 8), "columns of activations a work-item computes"),
         _packed_words(1, 2, 4),
         parameter("unroll", (4, 8, 16, 32), "steps along k in one pass of the inner loop"),
+        _DECODE,
         _MULTIPLY_ADD,
         _INTEGER_DOT,
         _RELAXED_MATH,
@@ -202,8 +218,8 @@ _LOCAL_TILE = Algorithm(
             "the tiles exceed local memory",
         ),
         constraint(
-            "float_matters", "mode != 'int8' or (multiply_add == 'operator' and unroll == 32)",
-            "sums of integers are added by instruction, all of a unit at once",
+            "float_matters", "mode != 'int8' or (multiply_add == 'operator' and decode == 'convert' and unroll == 32)",
+            "integers are neither converted nor added so, and all of a unit at once",
         ),
     ),
     features=tuple(map(Expression, ("work_group_m * work_group_n", "micro_tile_m * micro_tile_n"))),

@@ -5,7 +5,7 @@ from autotune.kernels.qgemm.problem import MODES, PACKED_BYTES, WEIGHT_BYTES
 from autotune.model.plan import Role
 from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import by_value
-from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
+from autotune.space.plan_formula import ArgumentFormula, BufferFormula, LaunchFormula, PlanFormula
 
 _STORED = by_value("mode", dict(MODES))
 _STORED_IN_C = by_value("mode", {mode: NUMBER_TYPES[stored].in_c for mode, stored in MODES.items()})
@@ -21,14 +21,14 @@ _W = "'w_packed' if packs else 'weights'"
 _X = "'x_quants', 'x_scales'"
 
 
-def _product(when: str, *, quantised: bool, grouped: bool, images: tuple[str, ...] = ()) -> LaunchFormula:
+def _product(when: str, *, quantised: bool, grouped: bool, more: tuple[str, ...]) -> LaunchFormula:
     others = ["'starts'"] if grouped else []
     return LaunchFormula(
         kernel="qgemm",
         global_size="groups_m * local_0, groups_n * local_1",
         local_size="local_0, local_1",
         local_when="algorithm != 'naive'",
-        arguments=", ".join([_W, _X if quantised else "'x'", "'y', m, n, k, experts", *others, *images]),
+        arguments=", ".join([_W, _X if quantised else "'x'", "'y', m, n, k, experts", *others, *more]),
         when=f"{when} and {'' if grouped else 'not '}grouped and mode {'==' if quantised else '!='} 'int8'",
     )
 
@@ -36,6 +36,7 @@ def _product(when: str, *, quantised: bool, grouped: bool, images: tuple[str, ..
 _W_IMAGE, _X_IMAGE = "'w_image'", "'x_image'"
 _STORAGES = {
     "w_storage == 'buffer' and x_storage == 'buffer'": (),
+    "x_storage == 'local'": ("staged",),
     "w_storage == 'image' and x_storage == 'buffer'": (_W_IMAGE,),
     "w_storage == 'buffer' and x_storage == 'image'": (_X_IMAGE,),
     "w_storage == 'image' and x_storage == 'image'": (_W_IMAGE, _X_IMAGE),
@@ -102,12 +103,13 @@ PLAN = PlanFormula(
             kernel="quantise", global_size="units, n", arguments=f"'x', {_X}, units", when="mode == 'int8'"
         ),
         *(
-            _product(when, quantised=quantised, grouped=grouped, images=images)
-            for when, images in _STORAGES.items()
+            _product(when, quantised=quantised, grouped=grouped, more=more)
+            for when, more in _STORAGES.items()
             for quantised in (False, True)
             for grouped in (False, True)
         ),
     ),
+    arguments={"staged": ArgumentFormula(value="4 * micro_tile_n * units * 36")},
     build_options={
         "-cl-fast-relaxed-math": "relaxed_math == 'on'",
         "-cl-std=CL2.0": "standard == 'CL2.0'",
