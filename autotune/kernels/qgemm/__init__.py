@@ -34,6 +34,7 @@ class QGemm(KernelFamily):
     problem_type = QGemmProblem
     algorithms = ALGORITHMS
     baseline = Configuration.of("naive", relaxed_math="off")
+    packing_parameters = ("layout", "packed_words")
 
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
         return PLAN.plan(problem, configuration)
