@@ -17,7 +17,7 @@ from autotune.kernels.language_models import MIXES, MODELS, STEPS, gguf_products
 from autotune.kernels.presets import PRESETS, merge, parse_shapes, preset, read_shapes
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.model.trial import Request
-from conftest import Run
+from factories import Run
 
 PARAMETERS = {
     "llama-3.2-1b": 1_235_814_400 - 33 * 2048,
