@@ -107,7 +107,7 @@ def _of_large_gpu(device: _Device) -> _Listed:
             # A macro-tile for each compute unit, unless tiles are small already.
             least = {
                 "least_m": 8 * units if wide_m == 32 else 1,
-                "least_n": min(tile * wide_n, _FEW + 1),
+                "least_n": _FEW + 1,
                 "is_whole": whole,
             }
             yield _tile(device, whole, wide_m, wide_n, tile), least
@@ -125,9 +125,10 @@ def _of_large_gpu(device: _Device) -> _Listed:
         for rows in (4, 2, 1):
             for whole in (0, 1):
                 least = {"least_m": 32 * units * rows if rows > 1 else 1}
+                chunk = 2 if whole and columns <= 4 else 1
                 shared = _shared(
-                    device, whole, lanes=32, groups=4, rows=rows, columns=columns, chunk=1 if columns > 4 or not whole else 2,
-                    unroll=4 // rows, decode="magic",
+                    device, whole, lanes=32, groups=4, rows=rows, columns=columns, chunk=chunk, unroll=4 // rows,
+                    decode="magic",
                 )  # fmt: skip
                 yield shared, {**_columns(columns, whole), **least}
     for lanes in (16, 8, 4):
