@@ -1,14 +1,14 @@
 """QGemm: ``Y = X @ W.T`` with quantised weights W, as language models compute it.
 
-X is (n, k), W is (m, k) and Y is (n, m), all row-major; n counts tokens. W has one of the formats of `formats.py`, which
-kernels read as the file has it or packed: quants and scales apart, row by row or by columns, through a buffer or an
+X is (n, k), W is (m, k) and Y is (n, m), all row-major; n counts tokens. W has one of the formats of `formats.py`;
+kernels read it as the file has it or packed: quants and scales apart, row by row or by columns, through a buffer or an
 image. Weights are constant: packing them is not part of a call. With experts, the rows of X are sorted by expert.
 
 `problem.py` defines the problems, `algorithms.py` the search space, `rule.py` the untuned choice, `plan.py` buffers
 and launches, `blocks.py` and `reference.py` the verification.
 
-Sources: the formats are those of GGUF, of OCP's MX specification, and of GPTQ, AWQ and MNN; `shared_rows` is the classic
-product of matrix and vector, `own_rows` follows what inference engines do on Adreno.
+Sources: the formats are those of GGUF, of OCP's MX specification, and of GPTQ, AWQ and MNN; `shared_rows` is the
+classic product of matrix and vector, `own_rows` follows what inference engines do on Adreno.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from autotune.kernels.qgemm.algorithms import ALGORITHMS
 from autotune.kernels.qgemm.plan import PLAN
 from autotune.kernels.qgemm.problem import EXAMPLES, QGemmProblem
+from autotune.kernels.qgemm.rule import by_rule
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.model.plan import Plan
@@ -42,8 +43,10 @@ class QGemm(KernelFamily):
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
     ) -> Iterator[Configuration]:
-        """Yield the valid starts."""
-        return (c for c in starts if not self.violations(problem, c, limits))
+        """Yield the valid starts, then the valid configurations of `by_rule`."""
+        assert isinstance(problem, QGemmProblem)
+        wanted = [*starts, *by_rule(problem, limits)]
+        return (c for c in wanted if not self.violations(problem, c, limits))
 
     def examples(self) -> tuple[Problem, ...]:
         return tuple(QGemmProblem.parse(text) for text in EXAMPLES)

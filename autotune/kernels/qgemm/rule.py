@@ -28,6 +28,7 @@ _WIDE_LANES = 16
 """float32 in a vector register from which a processor has 32 such registers."""
 
 Numbers = dict[str, int]
+_Listed = Iterator[tuple[Configuration, Numbers]]
 
 
 def by_rule(problem: QGemmProblem, limits: DeviceLimits) -> Iterator[Configuration]:
@@ -51,7 +52,10 @@ class _Device:
 
     is_cpu: bool
     compute_units: int
-    has_ptx: bool
+    is_large: bool
+    """Whether it has macro-tiles in local memory: a GPU with many compute units, or NVIDIA's."""
+    join: str
+    """How lanes join their sums."""
     lanes: int
     """float32 in a vector register of a processor."""
     is_adreno: bool
@@ -66,7 +70,8 @@ class _Device:
         return cls(
             is_cpu=limits.is_cpu,
             compute_units=limits.compute_units,
-            has_ptx=bool(facts["has_ptx"]),
+            is_large=bool(facts["has_ptx"]) or limits.compute_units >= _LARGE_GPU,
+            join="shuffle" if facts["has_ptx"] else "tree",
             lanes=limits.native_vector_float32,
             is_adreno=bool(facts["has_qcom_compiler"]),
             has_lines=limits.max_image_line > 0,
@@ -76,73 +81,79 @@ class _Device:
 
 @cache
 def _named_by_rule(device: _Device) -> Mapping[Configuration, Numbers]:
+    of_kind = _of_processor if device.is_cpu else _of_large_gpu if device.is_large else _of_phone
     found: dict[Configuration, Numbers] = {}
-    listed = _of_processor(device) if device.is_cpu else _of_large_gpu(device) if _is_large(device) else _of_phone(device)
-    for configuration, numbers in listed:
+    for configuration, numbers in of_kind(device):
         found.setdefault(configuration, {**_ANY, **numbers})
     return {configuration: {**numbers, "order": order} for order, (configuration, numbers) in enumerate(found.items())}
 
 
-def _is_large(device: _Device) -> bool:
-    return device.has_ptx or device.compute_units >= _LARGE_GPU
-
-
-_LISTED = Iterator[tuple[Configuration, Numbers]]
-
-
-def _of_processor(device: _Device) -> _LISTED:
-    """Rows by one work-item, whose vectors run along k; as many sums as the registers hold."""
-    wide = device.lanes >= _WIDE_LANES
+def _of_processor(device: _Device) -> _Listed:
+    """Yield rows by one work-item, whose vectors run along k, with as many sums as the registers hold."""
+    is_wide = device.lanes >= _WIDE_LANES
     for columns in (4, 2, 1):
-        for rows in (4, 2, 1) if wide or columns < 4 else (2, 1):
-            yield _shared(lanes=1, rows=rows, columns=columns, chunk=4, sums="vector"), _columns(columns, 0)
-            yield _shared(lanes=1, rows=rows, columns=min(columns, 2), chunk=4), _columns(columns, 1)
+        for rows in (4, 2, 1) if is_wide or columns < 4 else (2, 1):
+            floats = _shared(device, 0, lanes=1, rows=rows, columns=columns, chunk=4, sums="vector")
+            yield floats, _columns(columns, 0)
+            whole = _shared(device, 1, lanes=1, rows=rows, columns=min(columns, 2), chunk=4)
+            yield whole, _columns(columns, 1)
 
 
-def _of_large_gpu(device: _Device) -> _LISTED:
-    """Rows shared by the lanes of a sub-group, for more than a few columns macro-tiles in local memory."""
-    join = "shuffle" if device.has_ptx else "tree"
-    for wide_m, wide_n in ((16, 16), (16, 8), (8, 8), (8, 4)):
-        for tile in (8, 4):
-            for whole in (0, 1):
-                wanted = {
-                    "least_m": (device.compute_units if tile * wide_m > 32 else 1) * 4,
-                    "least_n": 2 * tile * wide_n if wide_n > 4 else _FEW + 1,
-                    "is_whole": whole,
-                }
-                yield _tile(wide_m, wide_n, tile, device.integer_dot if whole else ""), wanted
+def _of_large_gpu(device: _Device) -> _Listed:
+    """Yield macro-tiles in local memory for many columns; for few, rows shared by lanes that hold the activations."""
+    units = device.compute_units
+    for wide_m, wide_n, tile in ((32, 8, 8), (16, 8, 8), (8, 8, 8), (16, 8, 4), (8, 4, 4)):
+        for whole in (0, 1):
+            # A macro-tile for each compute unit, unless tiles are small already.
+            least = {
+                "least_m": 8 * units if wide_m == 32 else 1,
+                "least_n": _FEW + 1,
+                "is_whole": whole,
+            }
+            yield _tile(device, whole, wide_m, wide_n, tile), least
+    for columns in (2, 1):
+        for rows, passes in ((4, 4), (4, 1), (2, 1), (1, 1)):
+            for lanes, held in ((32, 1), (64, 1), (128, 1), (256, 1), (512, 1), (256, 2), (512, 2)):
+                for whole in (0, 1):
+                    wanted = {**_columns(columns, whole), "most_n": columns}
+                    wanted["least_m"] = 4 * units * rows * passes if rows > 1 else 1
+                    yield (
+                        _held(device, whole, lanes=lanes, held=held, rows=rows, columns=columns, passes=passes),
+                        wanted,
+                    )
     for columns in (8, 4, 2, 1):
         for rows in (4, 2, 1):
-            # Each lane under way keeps some memory busy, so few rows are not left to few work-items.
-            least = {"least_m": device.compute_units * 32 * rows if rows > 1 else 1}
-            if rows * columns <= 16:
-                floats = _shared(lanes=32, groups=4, rows=rows, columns=columns, chunk=1, unroll=4 // rows, join=join, decode="magic")
-                yield floats, {**_columns(columns, 0), **least}
-                whole = _shared(
-                    lanes=32, groups=4, rows=rows, columns=columns, chunk=min(4, 8 // columns), unroll=4 // rows,
-                    join=join, integer_dot=device.integer_dot,
+            for whole in (0, 1):
+                least = {"least_m": 32 * units * rows if rows > 1 else 1}
+                chunk = 2 if whole and columns <= 4 else 1
+                shared = _shared(
+                    device, whole, lanes=32, groups=4, rows=rows, columns=columns, chunk=chunk, unroll=4 // rows,
+                    decode="magic",
                 )  # fmt: skip
-                yield whole, {**_columns(columns, 1), **least}
+                yield shared, {**_columns(columns, whole), **least}
     for lanes in (16, 8, 4):
         for whole in (0, 1):
-            dot = device.integer_dot if whole else "off"
-            short = _shared(lanes=lanes, groups=8, rows=1, columns=1, chunk=1, join=join, integer_dot=dot)
-            yield short, {"is_whole": whole}
+            yield _shared(device, whole, lanes=lanes, groups=8, rows=1, columns=1, chunk=1), {"is_whole": whole}
 
 
-def _of_phone(device: _Device) -> _LISTED:
-    """Rows of their own for the work-items, side by side, and k shared out where there are few rows or columns."""
-    image = "image" if device.is_adreno and device.has_lines else "buffer"
-    group = 64 if device.is_adreno else 16
-    for columns, rows in ((8, 4), (8, 2), (4, 2), (4, 1)) if device.is_adreno else ((4, 2), (4, 1)):
+def _of_phone(device: _Device) -> _Listed:
+    """Yield rows of their own for work-items side by side, and k shared out where there are few rows or columns.
+
+    On Mali a work-item that uses more than 32 registers halves the threads, so tiles are small there.
+    """
+    tiles = ((8, 4), (8, 2), (4, 2), (4, 1)) if device.is_adreno else ((4, 2), (4, 1))
+    for columns, rows in tiles:
         for whole in (0, 1):
             wanted = {"least_n": _FEW + 1, "is_whole": whole}
-            yield _own(group, 1, rows, columns, image, device, whole, scaling="sums" if whole else "weights"), wanted
+            yield _own(device, whole, slices=1, rows=rows, columns=columns, scaling="weights"), wanted
     for columns in (8, 4, 2, 1):
         for slices, rows in ((4, 2), (8, 1), (4, 1), (2, 1), (1, 1)):
             for whole in (0, 1):
-                least = {"least_m": 4096 if rows > 1 and columns < 8 else 1}
-                yield _own(group, slices, rows, columns, image, device, whole), {**_columns(columns, whole), **least}
+                least = {"least_m": 4096 if rows > 1 else 1}
+                yield (
+                    _own(device, whole, slices=slices, rows=rows, columns=columns),
+                    {**_columns(columns, whole), **least},
+                )
 
 
 def _columns(columns: int, whole: int) -> Numbers:
@@ -150,22 +161,51 @@ def _columns(columns: int, whole: int) -> Numbers:
     return {"least_n": columns // 2 + 1, "is_whole": whole}
 
 
-_PLAIN: dict[str, Value] = {
-    "decode": "convert", "multiply_add": "mad", "integer_dot": "off", "relaxed_math": "off",
-}  # fmt: skip
-
-
-def _plain(dot: str | None, **values: Value) -> dict[str, Value]:
-    """Return the values of parameters that only products of floats or of integers have a choice of."""
-    return {**_PLAIN, **values, **({"multiply_add": "operator", "integer_dot": dot} if dot is not None else {})}
+def _arithmetic(device: _Device, whole: int, decode: str) -> dict[str, Value]:
+    """Return the parameters that only products of floats, or of integers, have a choice of."""
+    if whole:
+        return {
+            "decode": "convert",
+            "multiply_add": "operator",
+            "integer_dot": device.integer_dot,
+            "relaxed_math": "off",
+        }
+    return {"decode": decode, "multiply_add": "mad", "integer_dot": "off", "relaxed_math": "off"}
 
 
 def _shared(
-    *, lanes: int, rows: int, columns: int, chunk: int, groups: int = 1, unroll: int = 1, sums: str = "scalar",
-    join: str = "tree", decode: str = "convert", integer_dot: str | None = None,
+    device: _Device, whole: int, *, lanes: int, rows: int, columns: int, chunk: int, groups: int = 1, unroll: int = 1,
+    sums: str = "scalar", decode: str = "convert",
 ) -> Configuration:  # fmt: skip
-    values = _plain(integer_dot, decode=decode)
     return Configuration.of(
         "shared_rows", layout="rows", lanes=lanes, work_group_m=groups, micro_tile_m=rows, micro_tile_n=columns,
-        chunk=chunk, unroll=unroll, x_storage="buffer", sums=sums, join=join, standard="none", wave_size="any", **values,
+        chunk=chunk, unroll=unroll, x_storage="buffer", sums=sums, join=device.join if lanes > 1 else "tree",
+        standard="none", wave_size="any", **_arithmetic(device, whole, decode),
+    )  # fmt: skip
+
+
+def _held(
+    device: _Device, whole: int, *, lanes: int, held: int, rows: int, columns: int, passes: int
+) -> Configuration:  # fmt: skip
+    return Configuration.of(
+        "held_columns", layout="rows", lanes=lanes, units_per_lane=held, micro_tile_m=rows, micro_tile_n=columns,
+        passes=passes, join=device.join, standard="none", wave_size="any", **_arithmetic(device, whole, "magic"),
+    )  # fmt: skip
+
+
+def _own(
+    device: _Device, whole: int, *, slices: int, rows: int, columns: int, scaling: str = "sums"
+) -> Configuration:  # fmt: skip
+    storage = "image" if device.is_adreno and device.has_lines else "buffer"
+    return Configuration.of(
+        "own_rows", work_group_m=64 if device.is_adreno else 16, work_group_k=slices, micro_tile_m=rows,
+        micro_tile_n=columns, packed_words=4, w_storage=storage, x_storage="buffer" if whole else storage,
+        scaling="sums" if whole else scaling, wave_size="any", **_arithmetic(device, whole, "convert"),
+    )  # fmt: skip
+
+
+def _tile(device: _Device, whole: int, wide_m: int, wide_n: int, tile: int) -> Configuration:
+    return Configuration.of(
+        "local_tile", work_group_m=wide_m, work_group_n=wide_n, micro_tile_m=tile, micro_tile_n=tile,
+        packed_words=4 if not whole else 2, unroll=32 if whole else 16, **_arithmetic(device, whole, "magic"),
     )  # fmt: skip
