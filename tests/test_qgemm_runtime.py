@@ -171,8 +171,8 @@ def test_kernels_share_packed_weights_only_where_they_pack_alike(pocl: Device) -
     for name in ("q4_0", "q6_k", "int4z-g32"):
         problem = QGemmProblem(m=64, n=16, k=512, weights=name)
         sources: dict[tuple[Any, ...], set[str]] = {}
-        for algorithm in ("own_rows", "shared_rows", "local_tile"):
-            space = SearchSpace(FAMILY, problem, pocl.limits, algorithms=[algorithm])
+        for algorithm in FAMILY.algorithms:
+            space = SearchSpace(FAMILY, problem, pocl.limits, algorithms=[algorithm.name])
             for configuration in space.configurations(np.linspace(0, len(space) - 1, 40).astype(int)):
                 plan = FAMILY.plan(problem, configuration)
                 if not any(launch.prepares for launch in plan.launches):
