@@ -1,5 +1,6 @@
 """Constant operands: brought to the device once, and packed there into each layout that a product needs."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ class Ready:
     choice: Choice
     call: BoundCall
     """Takes the operands, the constant one packed, and then `views` over that."""
+    bound: Callable[[Sequence[Memory]], BoundCall]
+    """Returns a call that takes none, with those of `call` set for good."""
     packing: BoundCall | None
     """Packs the constant operand into the layout that `call` needs; None where `call` packs it, or nothing does."""
     packed: Buffer
