@@ -32,7 +32,7 @@ from autotune.kernels.render import render
 from autotune.lookup import Match, TuningTable
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
-from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
+from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
 from autotune.model.problem import ELEMENT_TYPES, Problem
 from autotune.space.family import CExport, KernelFamily
 from autotune.space.search_space import SearchSpace
@@ -269,6 +269,8 @@ def arguments(launch: Launch, order: dict[str, int]) -> Iterator[tuple[int, int]
     for argument in launch.arguments:
         if isinstance(argument, str):
             yield 0, order[argument]
+        elif isinstance(argument, LocalMemory):
+            yield 3, argument.size_bytes
         else:
             assert isinstance(argument, Scalar)
             scalars = ("alpha", "beta")

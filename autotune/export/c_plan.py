@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Callable, Iterator
 
+from autotune.errors import UsageError
 from autotune.export.c_family import FamilyInC
 from autotune.model.configuration import Value
 from autotune.model.problem import ELEMENT_TYPES
@@ -112,6 +113,8 @@ class AlgorithmPlanner:
     def _argument(self, text: str) -> str:
         if text in self._formula.scalars:
             return f"autotune_pass(launch, AUTOTUNE_IS_SCALAR, {list(self._formula.scalars).index(text)});"
+        if text in self._formula.arguments:
+            return f"autotune_pass_local(plan, launch, {self._number(self._local_bytes(text))});"
         if not _is_text(_tree(self._read(text))):
             return f"autotune_pass_number(plan, launch, {self._number(text)});"
 
@@ -120,6 +123,13 @@ class AlgorithmPlanner:
             return _variable(buffer)
 
         return f"autotune_pass(launch, AUTOTUNE_IS_BUFFER, {self._result(text, held)});"
+
+    def _local_bytes(self, name: str) -> str:
+        """Return the bytes of local memory that an argument is. Raises UsageError for any other."""
+        argument = self._formula.arguments[name]
+        if argument.dtype:
+            raise UsageError(f"the scalar {name} of type {argument.dtype} has no equivalent in C")
+        return str(argument.value)
 
     def _three(self, texts: list[str]) -> str:
         return ", ".join([*map(self._number, texts), *["1"] * (3 - len(texts))])

@@ -330,6 +330,8 @@ static cl_int bind(struct ready *ready, cl_program program) {
             if (argument->kind == AUTOTUNE_IS_NUMBER) {
                 const cl_int value = argument->value;
                 error = clSetKernelArg(ready->kernels[number], (cl_uint)place, sizeof value, &value);
+            } else if (argument->kind == AUTOTUNE_IS_LOCAL) {
+                error = clSetKernelArg(ready->kernels[number], (cl_uint)place, (size_t)argument->value, NULL);
             } else if (argument->kind == AUTOTUNE_IS_BUFFER && ready->memory[argument->value]) {
                 error = clSetKernelArg(
                     ready->kernels[number], (cl_uint)place, sizeof(cl_mem), &ready->memory[argument->value]);
@@ -381,7 +383,7 @@ static cl_int pass(struct ready *ready, int number, const struct autotune_call *
     int place;
     for (place = 0; place < launch->argument_count && error == CL_SUCCESS; place++) {
         const struct autotune_argument *const argument = &launch->arguments[place];
-        if (argument->kind == AUTOTUNE_IS_NUMBER) continue;
+        if (argument->kind == AUTOTUNE_IS_NUMBER || argument->kind == AUTOTUNE_IS_LOCAL) continue;
         if (argument->kind == AUTOTUNE_IS_SCALAR) {
             const cl_int whole = (cl_int)call->scalars[argument->value];
             const cl_float real = (cl_float)call->scalars[argument->value];

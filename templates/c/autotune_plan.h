@@ -15,11 +15,11 @@ struct autotune_buffer {
     int is_zeroed; /* holds zeros before the first call; every call leaves zeros behind */
 };
 
-enum autotune_argument_kind { AUTOTUNE_IS_BUFFER, AUTOTUNE_IS_NUMBER, AUTOTUNE_IS_SCALAR };
+enum autotune_argument_kind { AUTOTUNE_IS_BUFFER, AUTOTUNE_IS_NUMBER, AUTOTUNE_IS_SCALAR, AUTOTUNE_IS_LOCAL };
 
 struct autotune_argument {
     enum autotune_argument_kind kind;
-    int value; /* the number, or that of a buffer or of a scalar of the caller */
+    int value; /* the number, or that of a buffer or of a scalar of the caller, or bytes of local memory */
 };
 
 struct autotune_launch {
@@ -138,6 +138,11 @@ static inline void autotune_pass(struct autotune_launch *launch, enum autotune_a
 static inline void autotune_pass_number(struct autotune_plan *plan, struct autotune_launch *launch, long long value) {
     if (value > 2147483647LL) plan->is_too_large = 1;
     autotune_pass(launch, AUTOTUNE_IS_NUMBER, (int)value);
+}
+
+static inline void autotune_pass_local(struct autotune_plan *plan, struct autotune_launch *launch, long long bytes) {
+    autotune_pass_number(plan, launch, bytes);
+    launch->arguments[launch->argument_count - 1].kind = AUTOTUNE_IS_LOCAL;
 }
 
 #endif

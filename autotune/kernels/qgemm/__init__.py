@@ -1,14 +1,14 @@
 """QGemm: ``Y = X @ W.T`` with quantised weights W, as language models compute it.
 
-X is (n, k), W is (m, k) and Y is (n, m), all row-major; n counts tokens. W has one of the formats of `formats.py`, which
-kernels read as the file has it or packed: quants and scales apart, row by row or by columns, through a buffer or an
+X is (n, k), W is (m, k) and Y is (n, m), all row-major; n counts tokens. W has one of the formats of `formats.py`;
+kernels read it as the file has it or packed: quants and scales apart, row by row or by columns, through a buffer or an
 image. Weights are constant: packing them is not part of a call. With experts, the rows of X are sorted by expert.
 
 `problem.py` defines the problems, `algorithms.py` the search space, `rule.py` the untuned choice, `plan.py` buffers
 and launches, `blocks.py` and `reference.py` the verification.
 
-Sources: the formats are those of GGUF, of OCP's MX specification, and of GPTQ, AWQ and MNN; `shared_rows` is the classic
-product of matrix and vector, `own_rows` follows what inference engines do on Adreno.
+Sources: the formats are those of GGUF, of OCP's MX specification, and of GPTQ, AWQ and MNN; `shared_rows` is the
+classic product of matrix and vector, `own_rows` follows what inference engines do on Adreno.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import product
 
 from autotune.kernels.qgemm.algorithms import ALGORITHMS
-from autotune.kernels.qgemm.formats import FORMATS
+from autotune.kernels.qgemm.formats import FORMATS, UNIT
 from autotune.kernels.qgemm.plan import PLAN
 from autotune.kernels.qgemm.problem import (
     BLOCK,
@@ -27,11 +27,12 @@ from autotune.kernels.qgemm.problem import (
     MODES,
     QGemmProblem,
 )
+from autotune.kernels.qgemm.rule import ESTIMATE, by_rule, candidates
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.space.expression import Expression
+from autotune.space.expression import round_up
 from autotune.space.family import Case, CExport, KernelFamily
 
 __all__ = ["FAMILY", "QGemm", "QGemmProblem"]
@@ -39,12 +40,11 @@ __all__ = ["FAMILY", "QGemm", "QGemmProblem"]
 
 def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem]:
     assert isinstance(example, QGemmProblem)
-    values = PLAN.values(example, configuration)
-    for m_rest, n_rest, experts in product((0, 1), (0, 1), (1, 2)):
-        yield replace(
-            example, m=values["group_rows"] + m_rest, n=values["group_columns"] + n_rest, experts=experts,
-            k=example.format.block,
-        )  # fmt: skip
+    values, block = PLAN.values(example, configuration), example.format.block
+    k = round_up(values["lanes"] * values["units_per_lane"] * UNIT, block)
+    for m_rest, n_rest, k_rest, experts in product((0, 1), (0, 1), (0, block), (1, 2)):
+        m, n = values["group_rows"] + m_rest, values["group_columns"] + n_rest
+        yield replace(example, m=m, n=n, k=k + k_rest, experts=experts)
 
 
 _C_EXPORT = CExport(
@@ -59,8 +59,8 @@ _C_EXPORT = CExport(
         f"n * k <= {MAX_ELEMENTS} and n * m <= {MAX_ELEMENTS} and m * k <= {MAX_ELEMENTS}",
         f"experts * m * k <= {MAX_ELEMENTS}",
     ),
-    candidates=lambda starts, _: {configuration: {"place": place} for place, configuration in enumerate(starts)},
-    estimate=Expression("place"),
+    candidates=candidates,
+    estimate=ESTIMATE,
     bytes_moved=BYTES_MOVED,
     plan=PLAN,
     packing="0 if layout == 'rows' else packed_words",
@@ -85,8 +85,10 @@ class QGemm(KernelFamily):
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
     ) -> Iterator[Configuration]:
-        """Yield the valid starts."""
-        return (c for c in starts if not self.violations(problem, c, limits))
+        """Yield the valid starts, then the valid configurations of `by_rule`."""
+        assert isinstance(problem, QGemmProblem)
+        wanted = [*starts, *by_rule(problem, limits)]
+        return (c for c in wanted if not self.violations(problem, c, limits))
 
     def examples(self) -> tuple[Problem, ...]:
         return tuple(QGemmProblem.parse(text) for text in EXAMPLES)

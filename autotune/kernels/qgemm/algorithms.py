@@ -7,7 +7,12 @@ _ROWS = parameter("micro_tile_m", (1, 2, 4, 8), "rows of weights a work-item com
 _COLUMNS = parameter("micro_tile_n", (1, 2, 4, 8), "columns of activations a work-item computes")
 _MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "how a product is added: a * b + c, or mad(a, b, c)")
 _INTEGER_DOT = parameter(
-    "integer_dot", ("off", "khr", "arm", "ptx"), "instruction for four products of int8: none, Khronos', Arm's, NVIDIA's"
+    "integer_dot", ("off", "khr", "arm", "ptx"), "instruction for four products of int8: Khronos', Arm's or NVIDIA's"
+)
+_JOIN = parameter("join", ("tree", "shuffle", "sub_group"), "how lanes join their sums")
+_STANDARD = parameter("standard", ("none", "CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested")
+_DECODE = parameter(
+    "decode", ("convert", "magic"), "how quants become floats: converted, or as part of the mantissa of a large float"
 )
 _WAVE_SIZE = parameter("wave_size", ("any", "half", "full"), "how many work-items Adreno runs in step")
 _RELAXED_MATH = parameter("relaxed_math", ("off", "on"), "-cl-fast-relaxed-math")
@@ -31,7 +36,18 @@ _COMMON = (
     ),
     constraint("wide_vectors_work", "max_vector_float32 >= 4", "the driver gets vectors of four numbers wrong"),
 )
-_WAVES = constraint("wave_sizes_exist", "wave_size == 'any' or has_wave_sizes == 1", "the device has one wave size only")
+_WAVES = constraint("wave_sizes_exist", "wave_size == 'any' or has_wave_sizes == 1", "it has one wave size")
+_WHOLE = constraint(
+    "float_matters", "mode != 'int8' or (multiply_add == 'operator' and decode == 'convert')",
+    "integers are neither converted nor added so",
+)  # fmt: skip
+_SHARED = (
+    _WAVES,
+    constraint("layout_is_another", "layout == 'file' or in_arrays == 0", "they are apart in the file"),
+    constraint("device_takes_ptx", "join != 'shuffle' or has_ptx == 1", "only NVIDIA's compiler knows it"),
+    constraint("standard_matters", "(standard == 'none') == (join != 'sub_group')", "it is for sub-groups only"),
+    _WHOLE,
+)
 
 _NAIVE = Algorithm(
     name="naive",
@@ -50,9 +66,11 @@ _SHARED_ROWS = Algorithm(
         _COLUMNS,
         parameter("chunk", (1, 2, 4), "words of 4-bit weights a lane reads at once; half the words of 8-bit weights"),
         parameter("unroll", (1, 2, 4), "units of 32 weights that a lane has under way at once"),
+        parameter("x_storage", ("buffer", "local"), "memory that activations are read from"),
         parameter("sums", ("scalar", "vector"), "sums of a lane: one number, or a vector added up in the end"),
-        parameter("join", ("tree", "shuffle", "sub_group"), "how lanes join their sums"),
-        parameter("standard", ("none", "CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested"),
+        _JOIN,
+        _STANDARD,
+        _DECODE,
         _MULTIPLY_ADD,
         _INTEGER_DOT,
         _WAVE_SIZE,
@@ -60,10 +78,9 @@ _SHARED_ROWS = Algorithm(
     ),
     constraints=(
         *_COMMON,
-        _WAVES,
-        constraint("layout_is_another", "layout == 'file' or in_arrays == 0", "the file has quants and scales apart already"),
+        *_SHARED,
         constraint("lanes_share_a_unit", "lanes * chunk >= 4", "lanes leave parts of a unit out"),
-        constraint("units_to_do", "lanes * chunk * unroll < 8 * (k // 32)", "one pass of the lanes is longer than a row"),
+        constraint("units_to_do", "lanes * chunk * unroll < 8 * (k // 32)", "a pass of the lanes is longer than a row"),
         constraint(
             "work_group_fits_device",
             "lanes * work_group_m <= max_work_group_size and lanes <= max_work_group_0"
@@ -86,26 +103,78 @@ _SHARED_ROWS = Algorithm(
             "vectors_are_float", "sums == 'scalar' or (mode != 'int8' and max_vector_float32 >= 4 * chunk)",
             "integers are added up by the dot product, or the driver gets such vectors wrong",
         ),
-        constraint("wide_chunks_work", "max_vector_float32 >= 4 * chunk", "the driver gets vectors of this width wrong"),
+        constraint("wide_chunks_work", "max_vector_float32 >= 4 * chunk", "the driver gets such vectors wrong"),
         constraint(
             "vector_sums_fit_registers",
             "sums == 'scalar' or micro_tile_m * micro_tile_n * chunk <= 32",
             "the vectors of sums do not fit the registers",
         ),
+        constraint(
+            "activations_fit_local_memory",
+            "x_storage == 'buffer' or (mode != 'int8' and is_cpu == 0 and 4 * (micro_tile_n * (k // 32) * 36"
+            " + lanes * work_group_m * micro_tile_m * micro_tile_n) <= local_memory_bytes)",
+            "the activations exceed local memory, or are quantised",
+        ),
+        constraint(
+            "magic_is_scalar", "decode == 'convert' or sums == 'scalar'", "vectors are converted whole"
+        ),
         constraint("join_matters", "join == 'tree' or lanes > 1", "one lane has nothing to join"),
-        constraint("device_takes_ptx", "join != 'shuffle' or has_ptx == 1", "only NVIDIA's compiler knows it"),
         constraint(
             "sub_groups_exist", "join != 'sub_group' or (has_sub_groups == 1 and work_group_m == 1 and lanes >= 16)",
             "the device has no sub-groups, or sets of lanes are not whole work-groups",
-        ),
-        constraint("standard_matters", "(standard == 'none') == (join != 'sub_group')", "it is for sub-groups only"),
-        constraint(
-            "float_matters", "mode != 'int8' or multiply_add == 'operator'", "sums of integers are added by instruction"
         ),
     ),
     features=tuple(
         map(Expression, ("lanes * work_group_m", "micro_tile_m * micro_tile_n", "micro_tile_m * chunk * unroll"))
     ),
+)  # fmt: skip
+
+_HELD_COLUMNS = Algorithm(
+    name="held_columns",
+    meaning="the lanes of a work-group hold the activations in registers and take row after row",
+    parameters=(
+        parameter("layout", ("file", "rows"), "the weights as in the file, or quants and scales apart"),
+        parameter("lanes", (32, 64, 128, 256, 512), "work-items that share rows, which is all of a work-group"),
+        parameter("units_per_lane", (1, 2, 4), "units of 32 activations that a lane holds"),
+        _ROWS,
+        parameter("micro_tile_n", (1, 2), "columns of activations a work-item computes"),
+        parameter("passes", (1, 2, 4, 8, 16), "times that a work-group takes micro_tile_m rows"),
+        _JOIN,
+        _STANDARD,
+        _DECODE,
+        _MULTIPLY_ADD,
+        _INTEGER_DOT,
+        _WAVE_SIZE,
+        _RELAXED_MATH,
+    ),
+    constraints=(
+        *_COMMON,
+        *_SHARED,
+        constraint(
+            "lanes_hold_all",
+            "lanes * units_per_lane >= k // 32 and lanes * units_per_lane < 2 * (k // 32) + 32",
+            "the lanes cannot hold a column, or most of them hold nothing",
+        ),
+        constraint(
+            "work_group_fits_device", "lanes <= max_work_group_size and lanes <= max_work_group_0",
+            "the work-group exceeds what the device allows",
+        ),
+        constraint("passes_to_do", "passes * micro_tile_m < 2 * m", "most of a work-group would have no row"),
+        constraint(
+            "sums_fit_local_memory", "8 * lanes * micro_tile_m * micro_tile_n <= local_memory_bytes",
+            "the sums exceed local memory",
+        ),
+        constraint(
+            "activations_fit_registers",
+            "(micro_tile_n * units_per_lane <= 4 if mode == 'int8' else micro_tile_n * units_per_lane <= 2)"
+            " and micro_tile_m * units_per_lane <= 8",
+            "the activations and weights do not fit the registers",
+        ),
+        constraint("registers_for_all", "is_cpu == 0 or lanes <= 64", "a processor keeps them in memory"),
+        constraint("wide_chunks_work", "max_vector_float32 >= 16", "the driver gets vectors of this width wrong"),
+        constraint("sub_groups_exist", "join != 'sub_group' or has_sub_groups == 1", "the device has no sub-groups"),
+    ),
+    features=tuple(map(Expression, ("lanes * units_per_lane", "micro_tile_m * micro_tile_n", "micro_tile_m * passes"))),
 )  # fmt: skip
 
 _OWN_ROWS = Algorithm(
@@ -120,6 +189,7 @@ _OWN_ROWS = Algorithm(
         parameter("w_storage", ("buffer", "image"), "memory that quants are read through"),
         parameter("x_storage", ("buffer", "image"), "memory that activations are read through"),
         parameter("scaling", ("sums", "weights"), "what scales and offsets are applied to"),
+        _DECODE,
         _MULTIPLY_ADD,
         _INTEGER_DOT,
         _WAVE_SIZE,
@@ -160,9 +230,7 @@ _OWN_ROWS = Algorithm(
         constraint(
             "scaling_matters", "scaling == 'sums' or mode != 'int8'", "products of integers are scaled as sums only"
         ),
-        constraint(
-            "float_matters", "mode != 'int8' or multiply_add == 'operator'", "sums of integers are added by instruction"
-        ),
+        _WHOLE,
     ),
     features=tuple(map(Expression, ("work_group_m * work_group_k", "micro_tile_m * micro_tile_n"))),
 )
@@ -177,6 +245,7 @@ _LOCAL_TILE = Algorithm(
         parameter("micro_tile_n", (4, 8), "columns of activations a work-item computes"),
         _packed_words(1, 2, 4),
         parameter("unroll", (4, 8, 16, 32), "steps along k in one pass of the inner loop"),
+        _DECODE,
         _MULTIPLY_ADD,
         _INTEGER_DOT,
         _RELAXED_MATH,
@@ -190,7 +259,7 @@ _LOCAL_TILE = Algorithm(
             "the work-group exceeds what the device allows",
         ),
         constraint("groups_to_do", "work_group_m * micro_tile_m < 2 * m", "most of a work-group would have no row"),
-        constraint("columns_shared", "work_group_n * micro_tile_n < 2 * n", "most of a work-group would have no column"),
+        constraint("columns_shared", "work_group_n * micro_tile_n < 2 * n", "most work-items would have no column"),
         constraint(
             "one_scale_a_work_item", "mode != 'int8' or micro_tile_n <= work_group_m",
             "scales of activations are more than work-items",
@@ -202,11 +271,11 @@ _LOCAL_TILE = Algorithm(
             "the tiles exceed local memory",
         ),
         constraint(
-            "float_matters", "mode != 'int8' or (multiply_add == 'operator' and unroll == 32)",
-            "sums of integers are added by instruction, all of a unit at once",
+            "float_matters", "mode != 'int8' or (multiply_add == 'operator' and decode == 'convert' and unroll == 32)",
+            "integers are neither converted nor added so, and all of a unit at once",
         ),
     ),
     features=tuple(map(Expression, ("work_group_m * work_group_n", "micro_tile_m * micro_tile_n"))),
 )  # fmt: skip
 
-ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _LOCAL_TILE)
+ALGORITHMS = (_NAIVE, _SHARED_ROWS, _HELD_COLUMNS, _OWN_ROWS, _LOCAL_TILE)

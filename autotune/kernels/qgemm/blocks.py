@@ -1,4 +1,4 @@
-"""Quantised weights as arrays: what blocks of each format stand for, and random ones. Owns no format: see `formats.py`."""
+"""Quantised weights as arrays: what blocks of each format in `formats.py` stand for, and random ones."""
 
 from collections.abc import Callable
 
@@ -119,7 +119,8 @@ def _q6_k(weights: Bytes, one: WeightFormat, rows: int, k: int) -> tuple[Floats,
 def _int4(weights: Bytes, one: WeightFormat, rows: int, k: int) -> tuple[Floats, Floats]:
     quants, scale_bytes, *zero_bytes = _array_bytes(one, k)
     scales = _halves(weights[rows * quants : rows * (quants + scale_bytes)].reshape(-1, 2))
-    values = np.repeat(scales, one.group).reshape(rows, k) * _nibbles(weights[: rows * quants].reshape(-1, 16)).reshape(rows, k)
+    numbers = _nibbles(weights[: rows * quants].reshape(-1, 16)).reshape(rows, k)
+    values = np.repeat(scales, one.group).reshape(rows, k) * numbers
     zeros = weights[rows * (quants + scale_bytes) :].reshape(-1, 1) if zero_bytes else np.full_like(scales, 8)
     return values, np.repeat(scales * zeros, one.group).reshape(rows, k)
 

@@ -1,10 +1,10 @@
 """Formats of quantised weights: how blocks of a row of weights lie in memory, and what they stand for.
 
-Names beginning with q and mxfp4 are GGUF's block formats, byte for byte. The int4 formats hold whole matrices in arrays,
-as GPTQ, AWQ and MNN do once their nibbles are brought into this order: the quants of all rows, then their scales, then
-their zero points. Every format but those with 8 bits stores 4 bits of 32 successive weights (a unit) in 16 bytes, whose
-byte i holds weight i in its low and weight i + 16 in its high half; Q4_K and Q6_K come to that order when they are
-packed. Standard library only.
+Names beginning with q and mxfp4 are GGUF's block formats, byte for byte. The int4 formats hold whole matrices in
+arrays, as GPTQ, AWQ and MNN do once their nibbles are brought into this order: the quants of all rows, then their
+scales, then their zero points. Every format but that with 8 bits stores 4 bits of 32 successive weights (a unit) in 16
+bytes, whose byte i holds weight i in its low and weight i + 16 in its high half; Q4_K and Q6_K come to that order when
+they are packed. Standard library only.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,9 +43,25 @@ class WeightFormat:
     """What the address of a unit's quants in the file is a multiple of, in bytes."""
 
 
-def _blocks(name: str, meaning: str, block: int, block_bytes: int, file_alignment: int, **more: int) -> WeightFormat:
+def _blocks(
+    name: str,
+    meaning: str,
+    block: int,
+    block_bytes: int,
+    file_alignment: int,
+    quant_bytes: int = 16,
+    high_bytes: int = 0,
+    packed_growth: int = 0,
+) -> WeightFormat:
     return WeightFormat(
-        name=name, meaning=meaning, block=block, block_bytes=block_bytes, file_alignment=file_alignment, **more
+        name=name,
+        meaning=meaning,
+        block=block,
+        block_bytes=block_bytes,
+        file_alignment=file_alignment,
+        quant_bytes=quant_bytes,
+        high_bytes=high_bytes,
+        packed_growth=packed_growth,
     )
 
 
@@ -68,7 +84,12 @@ FORMATS: Mapping[str, WeightFormat] = {
         _blocks("q4_0", "GGUF: 4 bits, a float16 scale for 32 weights", UNIT, 18, 2),
         _blocks("q8_0", "GGUF: 8 bits, a float16 scale for 32 weights", UNIT, 34, 2, quant_bytes=32),
         _blocks(
-            "q4_k", "GGUF: 4 bits, scale and offset of 6 bits for 32 weights", SUPER_UNITS * UNIT, 144, 4, packed_growth=4
+            "q4_k",
+            "GGUF: 4 bits, scale and offset of 6 bits for 32 weights",
+            SUPER_UNITS * UNIT,
+            144,
+            4,
+            packed_growth=4,
         ),
         _blocks("q6_k", "GGUF: 6 bits, a scale of 8 bits for 16 weights", SUPER_UNITS * UNIT, 210, 2, high_bytes=8),
         _blocks("mxfp4", "OCP: 4-bit floats, a power of two for 32 weights", UNIT, 17, 1),

@@ -5,7 +5,7 @@ from autotune.kernels.qgemm.problem import MODES, PACKED_BYTES, WEIGHT_BYTES
 from autotune.model.plan import Role
 from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import by_value
-from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
+from autotune.space.plan_formula import ArgumentFormula, BufferFormula, LaunchFormula, PlanFormula
 
 _STORED = by_value("mode", dict(MODES))
 _STORED_IN_C = by_value("mode", {mode: NUMBER_TYPES[stored].in_c for mode, stored in MODES.items()})
@@ -13,6 +13,7 @@ _WORDS = by_format(lambda one: one.quant_bytes // 4)
 _FLAGS = {
     "grouped": "experts > 1",
     "ragged_m": "m % group_rows != 0",
+    "ragged_units": "lanes * units_per_lane != k // 32",
     "ragged_n": "grouped or n % group_columns != 0",
 }
 """What templates ask of the sizes."""
@@ -21,14 +22,14 @@ _W = "'w_packed' if packs else 'weights'"
 _X = "'x_quants', 'x_scales'"
 
 
-def _product(when: str, *, quantised: bool, grouped: bool, images: tuple[str, ...] = ()) -> LaunchFormula:
+def _product(when: str, *, quantised: bool, grouped: bool, more: tuple[str, ...]) -> LaunchFormula:
     others = ["'starts'"] if grouped else []
     return LaunchFormula(
         kernel="qgemm",
         global_size="groups_m * local_0, groups_n * local_1",
         local_size="local_0, local_1",
         local_when="algorithm != 'naive'",
-        arguments=", ".join([_W, _X if quantised else "'x'", "'y', m, n, k, experts", *others, *images]),
+        arguments=", ".join([_W, _X if quantised else "'x'", "'y', m, n, k, experts", *others, *more]),
         when=f"{when} and {'' if grouped else 'not '}grouped and mode {'==' if quantised else '!='} 'int8'",
     )
 
@@ -36,6 +37,7 @@ def _product(when: str, *, quantised: bool, grouped: bool, images: tuple[str, ..
 _W_IMAGE, _X_IMAGE = "'w_image'", "'x_image'"
 _STORAGES = {
     "w_storage == 'buffer' and x_storage == 'buffer'": (),
+    "x_storage == 'local'": ("staged",),
     "w_storage == 'image' and x_storage == 'buffer'": (_W_IMAGE,),
     "w_storage == 'buffer' and x_storage == 'image'": (_X_IMAGE,),
     "w_storage == 'image' and x_storage == 'image'": (_W_IMAGE, _X_IMAGE),
@@ -43,7 +45,8 @@ _STORAGES = {
 
 PLAN = PlanFormula(
     absent={
-        **dict.fromkeys(("micro_tile_m", "micro_tile_n", "lanes", "work_group_m", "work_group_n", "work_group_k", "chunk"), 1),
+        **dict.fromkeys(("micro_tile_m", "micro_tile_n", "work_group_m", "work_group_n", "work_group_k"), 1),
+        **dict.fromkeys(("lanes", "chunk", "passes", "units_per_lane"), 1),
         "layout": "columns",
         "packed_words": 4,
         **dict.fromkeys(("w_storage", "x_storage"), "buffer"),
@@ -57,11 +60,11 @@ PLAN = PlanFormula(
         "weight_bytes": f"experts * ({WEIGHT_BYTES})",
         "packed_bytes": f"experts * ({PACKED_BYTES})",
         "packs": "algorithm != 'naive' and layout != 'file'",
-        "group_rows": "micro_tile_m * work_group_m",
+        "group_rows": "micro_tile_m * work_group_m * passes",
         "group_columns": "micro_tile_n * work_group_n",
         "groups_m": "ceil_div(m, group_rows)",
         "groups_n": "ceil_div(n, group_columns) + experts - 1",
-        "local_0": "lanes if algorithm == 'shared_rows' else work_group_m",
+        "local_0": "lanes if algorithm in ('shared_rows', 'held_columns') else work_group_m",
         "local_1": "work_group_m if algorithm == 'shared_rows' else work_group_k * work_group_n",
         **_FLAGS,
     },
@@ -102,12 +105,13 @@ PLAN = PlanFormula(
             kernel="quantise", global_size="units, n", arguments=f"'x', {_X}, units", when="mode == 'int8'"
         ),
         *(
-            _product(when, quantised=quantised, grouped=grouped, images=images)
-            for when, images in _STORAGES.items()
+            _product(when, quantised=quantised, grouped=grouped, more=more)
+            for when, more in _STORAGES.items()
             for quantised in (False, True)
             for grouped in (False, True)
         ),
     ),
+    arguments={"staged": ArgumentFormula(value="4 * micro_tile_n * units * 36")},
     build_options={
         "-cl-fast-relaxed-math": "relaxed_math == 'on'",
         "-cl-std=CL2.0": "standard == 'CL2.0'",

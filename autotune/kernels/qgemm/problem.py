@@ -69,8 +69,8 @@ class QGemmProblem(Problem):
     """Sizes of Y = X @ W.T, with X of shape (n, k), quantised weights W (m, k) and Y (n, m), all row-major.
 
     n counts columns of the product: the tokens of a language model, 1 when it decodes. `weights` names a format of
-    `FORMATS`, `mode` one of `MODES`. With `experts` above 1 the weights are (experts, m, k), the rows of X are sorted by
-    expert, and an array tells where the rows of each expert begin.
+    `FORMATS`, `mode` one of `MODES`. With `experts` above 1 the weights are (experts, m, k), the rows of X are sorted
+    by expert, and an array tells where the rows of each expert begin.
     """
 
     family: ClassVar[str] = "qgemm"
@@ -116,6 +116,11 @@ class QGemmProblem(Problem):
     def weight_bytes(self) -> int:
         """Bytes of the weights of all experts."""
         return self.experts * self.m * (self.k // self.format.block) * self.format.block_bytes
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed weights of all experts."""
+        return self.weight_bytes // self.format.block_bytes * (self.format.block_bytes + self.format.packed_growth)
 
     @property
     def label(self) -> str:
@@ -186,7 +191,7 @@ class QGemmProblem(Problem):
         size = NUMBER_TYPES[self.stored].size_bytes
         operands = {
             "the weights": self.weight_bytes,
-            "the packed weights": self.weight_bytes + self.weight_bytes // self.format.block_bytes * self.format.packed_growth,
+            "the packed weights": self.packed_bytes,
             "the activations": size * self.n * self.k,
             "the output": size * self.n * self.m,
         }

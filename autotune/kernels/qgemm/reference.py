@@ -91,12 +91,8 @@ class QGemmCase(Case):
             if p.m * p.n * p.k > self.FULL_REFERENCE_MACS:
                 chosen = np.unique([0, end - first - 1, self._rng.integers(end - first)])
             signs = self._rng.choice((-1.0, 1.0), end - first)
-            found.append(
-                _Columns(
-                    expert=expert, activations=np.concatenate([own[chosen], signs[None] @ own]), signs=signs,
-                    first=int(first), chosen=chosen,
-                )  # fmt: skip
-            )
+            activations = np.concatenate([own[chosen], signs[None] @ own])
+            found.append(_Columns(expert=expert, activations=activations, signs=signs, first=int(first), chosen=chosen))
         return found
 
     @cached_property
@@ -109,7 +105,8 @@ class QGemmCase(Case):
         most = np.abs(units).max(axis=-1, keepdims=True)
         inverse = np.divide(np.float32(127), most, out=np.zeros_like(most), where=most > 0)
         quants = np.rint(units * inverse)
-        return (quants.astype(np.float64) * (most / np.float32(127))).reshape(x.shape)
+        scaled: Matrix = quants.astype(np.float64) * (most / np.float32(127))
+        return scaled.reshape(x.shape)
 
     def _results(self, columns: _Columns) -> tuple[Matrix, Matrix]:
         """Return what the output must be, and by how much it may be wrong, both of shape (columns, m).
