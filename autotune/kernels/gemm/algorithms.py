@@ -22,13 +22,13 @@ def newer_parameter(name: str, values: Sequence[Value], meaning: str) -> Paramet
     return parameter(name, values, meaning, neutral=values[0])
 
 
-def _modes(holds: Callable[[Mode], bool]) -> tuple[str, ...]:
+def modes_where(holds: Callable[[Mode], bool]) -> tuple[str, ...]:
     return tuple(name for name, mode in MODES.items() if holds(mode))
 
 
-_FLOAT16 = _modes(lambda mode: mode.operand.name == "float16")
-_FLOATS = _modes(lambda mode: not mode.operand.is_whole)
-_INT8 = _modes(lambda mode: mode.operand.name == "int8")
+_FLOAT16 = modes_where(lambda mode: mode.operand.name == "float16")
+_FLOATS = modes_where(lambda mode: not mode.operand.is_whole)
+_INT8 = modes_where(lambda mode: mode.operand.name == "int8")
 
 EDGES = parameter(
     "edges",
@@ -132,7 +132,7 @@ PARTS_TO_COMBINE = constraint(
 def vectors_work(width: str) -> Constraint:
     """Return a constraint that allows only vector widths not found broken for the types of the problem."""
     conditions = (
-        f"(mode in {_modes(lambda mode: dtype not in mode.vectors)} or {width} <= max_vector_{dtype})"  # noqa: B023
+        f"(mode in {modes_where(lambda mode: dtype not in mode.vectors)} or {width} <= max_vector_{dtype})"  # noqa: B023
         for dtype in NUMBER_TYPES
     )
     return constraint(f"{width}_works", " and ".join(conditions), "the driver gets vectors of this width wrong")

@@ -28,6 +28,7 @@ from autotune.kernels.gemm.algorithms import (
     rows_to_do,
     vectors_work,
 )
+from autotune.kernels.gemm.matrix_algorithm import MATRIX_TILE
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Constraint, constraint, parameter
 
@@ -321,4 +322,4 @@ PANEL = Algorithm(
     ),
 )
 
-ALGORITHMS = (NAIVE, DOT, MICROTILE, LOCAL_TILE, PANEL, ROW, COLUMN)
+ALGORITHMS = (NAIVE, DOT, MICROTILE, LOCAL_TILE, PANEL, ROW, COLUMN, MATRIX_TILE)
