@@ -78,6 +78,8 @@ class DeviceLimits:
     has_sub_groups: bool = False
     has_float16: bool = False
     has_float64: bool = False
+    has_ptx_integer_dot: bool = False
+    """Whether NVIDIA's PTX has an instruction for the dot product of four pairs of int8."""
     has_matrix_units: bool = False
     """Whether a sub-group multiplies small matrices of float16 and of int8 by instructions of NVIDIA's PTX."""
     ordering_standard: int = 0
@@ -126,7 +128,7 @@ class DeviceLimits:
     def narrowed(self, other: "DeviceLimits") -> Self:
         """Return these limits reduced by what `other`, limits of the same driver, records as broken."""
         widest = {name: min(getattr(self, name), getattr(other, name)) for name in _WIDEST}
-        truths = ("has_images", "has_sub_groups", "has_float16", "has_matrix_units")
+        truths = ("has_images", "has_sub_groups", "has_float16", "has_ptx_integer_dot", "has_matrix_units")
         return dataclasses.replace(
             self,
             **widest,

@@ -42,8 +42,9 @@ MATH = parameter("relaxed_math", ("off", "on"), "build with -cl-fast-relaxed-mat
 MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "write a * b + c, or mad(a, b, c)")
 INTEGER_DOT = newer_parameter(
     "integer_dot",
-    ("off", "khr", "arm"),
-    "multiply and add four pairs of int8 at a time, by cl_khr_integer_dot_product or cl_arm_integer_dot_product_int8",
+    ("off", "khr", "arm", "ptx"),
+    "multiply and add four pairs of int8 at a time, by cl_khr_integer_dot_product, cl_arm_integer_dot_product_int8 or "
+    "NVIDIA's instruction",
 )
 WAVE_SIZE = newer_parameter(
     "wave_size", ("any", "half", "full"), "work-items that Adreno runs in step: chosen by the compiler, or required"
@@ -97,7 +98,7 @@ WHOLE_NUMBERS = (
 HAS_INTEGER_DOT = constraint(
     "has_integer_dot",
     f"integer_dot == 'off' or (mode in {_INT8} and ((integer_dot == 'khr' and has_khr_integer_dot == 1) "
-    "or (integer_dot == 'arm' and has_arm_integer_dot == 1)))",
+    "or (integer_dot == 'arm' and has_arm_integer_dot == 1) or (integer_dot == 'ptx' and has_ptx_integer_dot == 1)))",
     "the device has no such product, or the numbers are not int8",
 )
 HAS_WAVE_SIZE = constraint(

@@ -95,7 +95,7 @@ MATRIX_TILE = Algorithm(
         constraint("step_within_k", "tile_k < 2 * k or tile_k * element_bytes == 32", "one tile is longer than k"),
         constraint(
             "bands_matter",
-            "group_rows == 0 or (split_k == 1 and m > 2 * group_rows * macro_tile_m and n > 2 * group_rows * macro_tile_n)",
+            "group_rows == 0 or (split_k == 1 and m > group_rows * macro_tile_m and n > group_rows * macro_tile_n)",
             "there are too few work-groups for bands to differ from rows",
         ),
         constraint(

@@ -7,6 +7,7 @@ from autotune.kernels.gemm.algorithms import (
     EDGES,
     FEATURES,
     FEATURES_OF_DEVICE,
+    HAS_INTEGER_DOT,
     INTEGER_DOT,
     LOADS,
     MATH,
@@ -168,7 +169,7 @@ LOCAL_TILE = Algorithm(
         parameter("work_group_n", (4, 8, 16, 32), "work-items along n"),
         parameter("micro_tile_m", (1, 2, 4, 6, 8, 10, 12, 16), "rows of C a work-item computes"),
         parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of C a work-item computes"),
-        parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory"),
+        parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory, with integer_dot in fours"),
         parameter("vector_width", (1, 2, 4), "elements in one load from local memory and one store to C"),
         parameter("a_load_width", (1, 2, 4), "elements in one load of A from global memory"),
         parameter("b_load_width", (1, 2, 4), "elements in one load of B from global memory"),
@@ -186,8 +187,10 @@ LOCAL_TILE = Algorithm(
         COMBINE,
         EDGES,
         MULTIPLY_ADD,
+        INTEGER_DOT,
     ),
     constraints=(
+        HAS_INTEGER_DOT,
         HAS_ORDERING,
         PARTS_TO_COMBINE,
         *(vectors_work(width) for width in ("vector_width", "a_load_width", "b_load_width")),
@@ -225,7 +228,7 @@ LOCAL_TILE = Algorithm(
         ),
         rows_to_do("work_group_m * micro_tile_m < 2 * m + 8", share="most"),
         columns_to_do("work_group_n * micro_tile_n < 2 * n + 8", share="most"),
-        constraint("step_within_k", "tile_k < 2 * k + 8", "one tile is longer than k"),
+        constraint("step_within_k", "tile_k * (1 if integer_dot == 'off' else 4) < 2 * k + 8", "one tile is longer than k"),
         constraint(
             "sub_groups_fill_work_group",
             "sub_group_columns == 0 or (is_cpu == 0 and work_group_n % max(sub_group_columns, 1) == 0 "
@@ -240,7 +243,7 @@ LOCAL_TILE = Algorithm(
         ),
         constraint(
             "padding_aligns",
-            "edges == 'guard' or lda % 4 != 0 or ldb % 4 != 0 or n % 4 != 0",
+            "edges == 'guard' or lda % 4 != 0 or ldb % 4 != 0 or n % 4 != 0 or integer_dot != 'off'",
             "rows are aligned as they are",
         ),
         constraint(
@@ -262,11 +265,17 @@ LOCAL_TILE = Algorithm(
         ),
         constraint(
             "copies_by_instruction",
-            "stages <= 2 or (has_ptx == 1 and mode == 'float32' and edges == 'guard' "
-            "and (a_load_width == 1 or trans_a == 1) and (b_load_width == 1 or trans_b == 0))",
+            "stages <= 2 or (has_ptx == 1 and ((mode == 'float32' and edges == 'guard' "
+            "and (a_load_width == 1 or trans_a == 1) and (b_load_width == 1 or trans_b == 0)) "
+            "or (integer_dot != 'off' and a_load_width == 1)))",
             "only NVIDIA's compiler accepts the instruction, and it cannot transpose what it copies",
         ),
         WHOLE_NUMBERS[1],
+        constraint(
+            "integer_dot_of_packed_rows",
+            "integer_dot == 'off' or edges == 'pad'",
+            "four elements of k have to lie side by side, which packing ensures",
+        ),
         constraint(
             "widest_vectors",
             "vector_width > 1 or micro_tile_m % 2 != 0 or micro_tile_n % 2 != 0",
