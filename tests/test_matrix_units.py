@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pyopencl as cl
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from autotune.device.opencl import Session
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.measure.measurer import Measurer
-from autotune.model.configuration import Configuration
+from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
@@ -88,7 +87,8 @@ LOCALS = """
     __local uint of_b[1024];
 """
 REPLACED = re.compile(
-    r"^(void|uint4) (copy_16|end_copies|wait_for_copies|read_matrices|read_turned_matrices|multiply)\(.*?^}\n", re.M | re.S
+    r"^(void|uint4) (copy_16|end_copies|wait_for_copies|read_matrices|read_turned_matrices|multiply)\(.*?^}\n",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -99,7 +99,11 @@ class StandIn(Session):
         if "tiles" not in source:
             return super().build(source, options)
         whole = "char *restrict A" in source
-        types = "#define SUM int\n#define SUM4 int4\n#define WHOLE\n" if whole else "#define SUM float\n#define SUM4 float4\n"
+        types = (
+            "#define SUM int\n#define SUM4 int4\n#define WHOLE\n"
+            if whole
+            else "#define SUM float\n#define SUM4 float4\n"
+        )
         plain, replaced = REPLACED.subn("", source)
         assert replaced in (5, 6)
         before, tiles, after = plain.partition("    __local char tiles")
@@ -114,7 +118,7 @@ def wrong(pocl: Device, problem: GemmProblem, configuration: Configuration) -> s
     return "" if trial.state is TrialState.COMPLETE else f"{problem.label}: {configuration}: {trial.message[:1400]}"
 
 
-SMALL = {
+SMALL: dict[str, tuple[Value, ...]] = {
     "macro_tile_m": (32, 64), "macro_tile_n": (32, 64), "sub_group_tile_m": (16, 32), "sub_group_tile_n": (16, 32),
     "combine": ("launch",),
 }  # fmt: skip
@@ -125,7 +129,8 @@ SMALL = {
     [
         "36,52,40 float16", "33,50,72 nt float16 batch=2", "70,39,131 tn float16 lda=72 ldb=40 ldc=42",
         "41,22,18 tt float16 lda=48 ldb=24 batch=2", "64,96,64 tt float16", "37,43,21 nt int8 lda=32 ldb=32 ldc=44",
-        "67,34,133 tn int8 batch=2 stride_c=2400", "64,32,128 nt int8", "33,64,400 float16", "32,32,700 nt int8 batch=2",
+        "67,34,133 tn int8 batch=2 stride_c=2400", "64,32,128 nt int8", "33,64,400 float16",
+        "32,32,700 nt int8 batch=2",
     ],
 )  # fmt: skip
 @untraced()

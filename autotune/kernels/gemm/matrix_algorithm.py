@@ -28,7 +28,7 @@ _AS_THEY_ARE = " and ".join(
 )
 
 
-def _shared_evenly(operand: str, width: str) -> str:
+def _shared_evenly(width: str) -> str:
     return f"{width} * tile_k * element_bytes % ({_ROW_BYTES} * {_ITEMS}) == 0"
 
 
@@ -80,7 +80,7 @@ MATRIX_TILE = Algorithm(
         ),
         constraint(
             "even_share",
-            f"{_shared_evenly('a', 'macro_tile_m')} and {_shared_evenly('b', 'macro_tile_n')}",
+            f"{_shared_evenly('macro_tile_m')} and {_shared_evenly('macro_tile_n')}",
             "every work-item copies equally much of A and of B",
         ),
         constraint(

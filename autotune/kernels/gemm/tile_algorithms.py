@@ -228,7 +228,9 @@ LOCAL_TILE = Algorithm(
         ),
         rows_to_do("work_group_m * micro_tile_m < 2 * m + 8", share="most"),
         columns_to_do("work_group_n * micro_tile_n < 2 * n + 8", share="most"),
-        constraint("step_within_k", "tile_k * (1 if integer_dot == 'off' else 4) < 2 * k + 8", "one tile is longer than k"),
+        constraint(
+            "step_within_k", "tile_k * (1 if integer_dot == 'off' else 4) < 2 * k + 8", "one tile is longer than k"
+        ),
         constraint(
             "sub_groups_fill_work_group",
             "sub_group_columns == 0 or (is_cpu == 0 and work_group_n % max(sub_group_columns, 1) == 0 "
