@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.kernels.combination import is_one_launch
+from autotune.kernels.gemm.matrix_algorithm import SUB_GROUP
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
@@ -28,8 +29,8 @@ _JOINS = f"(({_MACRO_TILES} + compute_units - 1) // compute_units)"
 _STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
 _WORK = (
-    "(work + convert * (1 - element_bytes // 4) + gather * (1 - trans_b) * min(n - spared, 16) "
-    "+ crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
+    "(work + of_bytes * element_bytes + convert * (1 - element_bytes // 4) "
+    "+ gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
 )
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
 _DOUBT = "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1))"
@@ -126,6 +127,13 @@ _TILE_BEGIN = 370_000
 """Ramp-up and ramp-down of the work-groups of a `local_tile` that a compute unit runs at once."""
 _TALL = 2
 """Doubt added to a `local_tile` at least four times as high as wide, where C has columns for several of them."""
+_MATRIX_OUTPUTS, _MATRIX_LOADS, _MATRIX_READS = 13, 5, 1
+"""Of a `matrix_tile`, for each byte of k: how many outputs cost one multiply-add, and the costs of a row or column that
+is loaded into local memory and of one that a sub-group reads from there."""
+_MATRIX_LATENCY = 60_000
+"""The `latency` of a `matrix_tile`, for the next tiles at `stages` 2; it falls with the tiles under way."""
+_MATRIX_BEGIN = 370_000
+"""Ramp-up and ramp-down of the work-groups of a `matrix_tile` that a compute unit runs at once."""
 _ONE_TURN = 2**40
 """Number of resident work-groups with which waiting is counted once for all."""
 _EIGHTHS = 8
@@ -143,9 +151,9 @@ def numbers_of(configuration: Configuration, limits: DeviceLimits, constant: str
     `chunk`: how many of these share a compute unit's time.
     `parts`, `split`: parts into which k is divided in all, and among work-groups.
     `depth`: elements of k in a step.
-    `work`: cost of a step of k for a chunk. Added to it are `convert` for types narrower than the sums, `gather` for
-    each column beyond `spared` if successive k of B are in different rows, and `crowd` for rows of B that a cache does
-    not hold.
+    `work`: cost of a step of k for a chunk, and `of_bytes` for each byte of an element. Added to it are `convert` for
+    types narrower than the sums, `gather` for each column beyond `spared` if successive k of B are in different rows,
+    and `crowd` for rows of B that a cache does not hold.
     `wait`: cost of waiting in a step, once for all the `resident` work-groups that a compute unit runs at once.
     `begin`: cost of the ramp-up and ramp-down of these.
     `join`: cost of a macro-tile whose parts the last work-group adds up.
@@ -171,13 +179,14 @@ def numbers_of(configuration: Configuration, limits: DeviceLimits, constant: str
         "chunk": shape.wide if shape.by_driver else 1,
         "depth": shape.depth,
         "work": work,
+        "of_bytes": shape.work_of_matrices() if shape.has_matrices else 0,
         "convert": shape.conversion(weights),
         "gather": shape.gathering(work, weights),
         "spared": 0 if limits.is_cpu else 1,
         "crowd": weights.crowded * shape.items * shape.tile_n if shape.algorithm == "microtile" else 0,
         "wait": shape.wait(weights),
         "resident": shape.resident(),
-        "begin": _TILE_BEGIN if shape.is_tiled else 0,
+        "begin": _MATRIX_BEGIN if shape.has_matrices else _TILE_BEGIN if shape.is_tiled else 0,
         "join": weights.join * split * outputs if joins else 0,
         "tall": _TALL if shape.is_tall else 0,
         "besides": weights.launch * (packs_a + packs_b) + joining,
@@ -194,9 +203,11 @@ class _Shape:
         self.algorithm = configuration.algorithm
         self.is_cpu = limits.is_cpu
         self.is_tiled = configuration.algorithm == "local_tile" and not limits.is_cpu
+        self.has_matrices = configuration.algorithm == "matrix_tile"
         self._limits = limits
         self._values = dict(configuration.values)
-        self.tile_m, self.tile_n = self.number("micro_tile_m"), self.number("micro_tile_n")
+        self.tile_m = self.number("micro_tile_m") * self.number("macro_tile_m")
+        self.tile_n = self.number("micro_tile_n") * self.number("macro_tile_n")
         self.lanes = 1 if limits.is_cpu else max(limits.sub_group_sizes, default=64)
         told = limits.native_vector_float32
         self.vector_lanes = told if told >= LEAST_LANES else _CPU_LANES
@@ -222,16 +233,29 @@ class _Shape:
 
     def work(self, weights: _Weights) -> int:
         """Return the cost of a step of k for a work-group: the work of its work-items and the loads they share."""
+        if self.has_matrices:
+            return 0
         if self.is_tiled:
-            loads = self.depth * self.high * self.tile_m // self.number("a_load_width")
-            loads += self.depth * self.wide * self.tile_n // self.number("b_load_width")
+            loads = self.number("tile_k") * self.high * self.tile_m // self.number("a_load_width")
+            loads += self.number("tile_k") * self.wide * self.tile_n // self.number("b_load_width")
             far = _FAR_LOAD * (2 if self.number("stages") > 2 else 1)
-            return self.depth * self.items * self._work_of_item(weights.near // 2) + far * loads
+            return self.number("tile_k") * self.items * self._work_of_item(weights.near // 2) + far * loads
         columns = 0 if self.is_thin_on_cpu else self.wide * self.tile_n  # so few stay in the nearest cache
         shared = (self.high * self.tile_m + columns) * self.deep
         of_item = self._work_of_item_on_cpu(weights) if self.is_cpu else self._work_of_item(weights.near)
         put_aside = weights.aside * self.tile_n if self.algorithm == "panel" else 0
         return self.items * of_item + weights.far * shared + put_aside
+
+    @property
+    def sub_groups(self) -> int:
+        """Sub-groups of a `matrix_tile`."""
+        return self.tile_m // self.number("sub_group_tile_m") * (self.tile_n // self.number("sub_group_tile_n"))
+
+    def work_of_matrices(self) -> int:
+        """Return the cost of a step of a `matrix_tile` for each byte of an element."""
+        reads = self.sub_groups * (self.number("sub_group_tile_m") + self.number("sub_group_tile_n"))
+        outputs = self.tile_m * self.tile_n // _MATRIX_OUTPUTS
+        return self.depth * (outputs + _MATRIX_LOADS * (self.tile_m + self.tile_n) + _MATRIX_READS * reads)
 
     def _work_of_item(self, near: int) -> int:
         if self.is_tiled:
@@ -264,10 +288,13 @@ class _Shape:
     @property
     def depth(self) -> int:
         """Elements of k in a step."""
-        return self.number("tile_k") if self.is_tiled else 1
+        quads = 1 if self.text("integer_dot") in ("", "off") else 4
+        return self.number("tile_k") * quads if self.is_tiled else self.number("tile_k") if self.has_matrices else 1
 
     def resident(self) -> int:
         """Return how many work-groups a compute unit runs at once, for `local_tile`, which waits by the tile."""
+        if self.has_matrices:
+            return self._resident_of_matrices()
         if not self.is_tiled:
             return _ONE_TURN
         group = WorkGroup(
@@ -275,6 +302,17 @@ class _Shape:
             outputs=self.tile_m * self.tile_n,
             operands=self.tile_m + self.tile_n,
             local_bytes=tile_bytes(self.number),
+        )
+        return group.at_once(self._limits)
+
+    def _resident_of_matrices(self) -> int:
+        """Return the same for `matrix_tile`, whose registers hold two steps of k, of 32 bytes each."""
+        high, wide = self.number("sub_group_tile_m"), self.number("sub_group_tile_n")
+        group = WorkGroup(
+            items=SUB_GROUP * self.sub_groups,
+            outputs=high * wide // SUB_GROUP,
+            operands=(high + wide) // 4,
+            local_bytes=2 * self.number("stages") * self.number("tile_k") * (self.tile_m + self.tile_n),
         )
         return group.at_once(self._limits)
 
@@ -297,7 +335,9 @@ class _Shape:
 
     def wait(self, weights: _Weights) -> int:
         """Return the cost of waiting for memory in a step, shared by steps whose loads do not wait for each other."""
+        if self.has_matrices:
+            return _MATRIX_LATENCY // (self.number("stages") - 1)
         if self.is_tiled:
-            return _TILE_LATENCY * self.depth**2 // 256 // (2 if self.number("stages") > 2 else 1)
+            return _TILE_LATENCY * self.number("tile_k") ** 2 // 256 // (2 if self.number("stages") > 2 else 1)
         along_k = self.number("vector_width") if self.algorithm in ("dot", "column") else 1
         return weights.latency // (along_k * self.number("unroll"))

@@ -166,6 +166,8 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
             yield from (_changed(tile, tiles_m=high) for high in (4, 16, tiles))
     if start.algorithm == "local_tile" and not limits.is_cpu:
         yield from _tile_variants(start, limits)
+    if start.algorithm == "matrix_tile":
+        yield from _matrix_variants(start, limits)
     if _joins(start):
         yield from one_launch_variants(start, limits)
 
@@ -201,6 +203,17 @@ def _tile_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Confi
             parted = _changed(loading, split_k=parts)
             in_one_launch = _joins(parted) and limits.ordering == "ptx"
             yield from one_launch_variants(parted, limits) if in_one_launch else (parted,)
+
+
+def _matrix_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
+    """Yield tiles twice as deep, for int8, padding and, if no bands say that there are many work-groups, a split k."""
+    for deeper, edges in itertools.product((1, 2), ("guard", "pad")):
+        tile = _changed(start, tile_k=deeper * start.number("tile_k"), edges=edges)
+        yield tile
+        if start["group_rows"] == 0:
+            for parts in _ALGORITHMS["matrix_tile"].by_name["split_k"].values[1:]:
+                parted = _changed(tile, split_k=parts)
+                yield from one_launch_variants(parted, limits) if _joins(parted) else (parted,)
 
 
 def _joins(configuration: Configuration) -> bool:
