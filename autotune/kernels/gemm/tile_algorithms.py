@@ -170,11 +170,11 @@ LOCAL_TILE = Algorithm(
         parameter("micro_tile_m", (1, 2, 4, 6, 8, 10, 12, 16), "rows of C a work-item computes"),
         parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of C a work-item computes"),
         parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory, with integer_dot in fours"),
-        parameter("vector_width", (1, 2, 4), "elements in one load from local memory and one store to C"),
-        parameter("a_load_width", (1, 2, 4), "elements in one load of A from global memory"),
-        parameter("b_load_width", (1, 2, 4), "elements in one load of B from global memory"),
+        parameter("vector_width", (1, 2, 4, 8), "elements in one load from local memory and one store to C"),
+        parameter("a_load_width", (1, 2, 4, 8), "elements in one load of A from global memory"),
+        parameter("b_load_width", (1, 2, 4, 8), "elements in one load of B from global memory"),
         parameter("unroll", (4, 8, 16), "steps of k in one pass of the inner loop"),
-        parameter("local_padding", (0, 4), "elements between rows of a tile in local memory"),
+        parameter("local_padding", (0, 4, 8), "elements between rows of a tile in local memory"),
         parameter(
             "stages",
             (1, 2, 3, 4),
@@ -191,6 +191,13 @@ LOCAL_TILE = Algorithm(
     ),
     constraints=(
         HAS_INTEGER_DOT,
+        constraint(
+            "widest_vectors",
+            "max(vector_width, max(a_load_width, b_load_width)) <= 4 or (accumulator_bytes == 2 "
+            "and (a_load_width <= 4 or edges == 'pad' or trans_a == 0 or m % 8 == 0) "
+            "and (b_load_width <= 4 or edges == 'pad' or trans_b == 1 or n % 8 == 0))",
+            "a vector has 16 bytes at most, and those of 8 elements have to end with the rows",
+        ),
         HAS_ORDERING,
         PARTS_TO_COMBINE,
         *(vectors_work(width) for width in ("vector_width", "a_load_width", "b_load_width")),
@@ -202,8 +209,9 @@ LOCAL_TILE = Algorithm(
         ),
         constraint(
             "accumulators_fit",
-            "micro_tile_m * micro_tile_n <= 64 or (micro_tile_m * micro_tile_n <= 128 and local_memory_bytes > 32768)",
-            "the accumulators spill, above 64 on the small compute units that have 32 KiB of local memory or less",
+            "accumulator_bytes * micro_tile_m * micro_tile_n <= 256 "
+            "or (accumulator_bytes * micro_tile_m * micro_tile_n <= 512 and local_memory_bytes > 32768)",
+            "the accumulators spill, above 256 bytes on the small compute units that have 32 KiB of local memory or less",
         ),
         constraint("enough_work_items", "work_group_m * work_group_n >= 32", "a compute unit would be half idle"),
         constraint(
@@ -225,6 +233,11 @@ LOCAL_TILE = Algorithm(
             "accumulator_bytes * stages * tile_k * (work_group_m * micro_tile_m + work_group_n * micro_tile_n "
             "+ 2 * local_padding) <= local_memory_bytes",
             "the tiles of A and B exceed local memory",
+        ),
+        constraint(
+            "padding_keeps_alignment",
+            "local_padding == 0 or (local_padding == 8) == (vector_width == 8)",
+            "padding is a vector of the widest kind that is used, or of 4",
         ),
         rows_to_do("work_group_m * micro_tile_m < 2 * m + 8", share="most"),
         columns_to_do("work_group_n * micro_tile_n < 2 * n + 8", share="most"),
@@ -279,7 +292,7 @@ LOCAL_TILE = Algorithm(
             "four elements of k have to lie side by side, which packing ensures",
         ),
         constraint(
-            "widest_vectors",
+            "wide_vectors",
             "vector_width > 1 or micro_tile_m % 2 != 0 or micro_tile_n % 2 != 0",
             "wider vectors would fill the micro-tile",
         ),
