@@ -33,6 +33,7 @@ EVERYTHING = replace(
     max_image_height=8192,
     image_pitch_alignment=2,
     has_float16=True,
+    has_ptx_integer_dot=True,
     register_allocations=(32, 64),
     extensions=(
         "cl_khr_image2d_from_buffer", "cl_khr_integer_dot_product", "cl_arm_integer_dot_product_int8",
@@ -40,7 +41,7 @@ EVERYTHING = replace(
     ),
 )  # fmt: skip
 """A device that no one makes: it has what each of several makers has."""
-NOTHING = replace(EVERYTHING, register_allocations=(), extensions=())
+NOTHING = replace(EVERYTHING, has_ptx_integer_dot=False, register_allocations=(), extensions=())
 
 NEWER = {
     (a.name, p.name): p

@@ -100,8 +100,19 @@ def _half_arithmetic(width: int) -> str:
     load = f"vload{width}(item, {{}}_half)".format
     return (
         f"{{ const half{width} r = {load('a')} * {load('b')} + {load('c')};"
-        f" vstore{width}(max(r, {load('a')}), item, (__global half *)out + {width * ITEMS}); }}\n"
+        f" vstore{width}(r > {load('a')} ? r : {load('a')}, item, (__global half *)out + {width * ITEMS}); }}\n"
     )
+
+
+_HALF_FUNCTIONS = "\n".join(
+    (
+        "#ifndef cl_khr_fp16",
+        *(f"#define vload{n}(i, p) (*(const __global half{n} *)((p) + {n} * (i)))" for n in VECTOR_WIDTHS),
+        *(f"#define vstore{n}(v, i, p) (*(__global half{n} *)((p) + {n} * (i)) = (v))" for n in VECTOR_WIDTHS),
+        "#endif\n",
+    )
+)
+"""NVIDIA's compiler computes with half without announcing it, and has no functions of it."""
 
 
 def _half_results() -> Numbers:
@@ -148,7 +159,7 @@ PROBES: Mapping[str, Probe] = {
         ),
         Probe(
             name=checkup.HALF_ARITHMETIC,
-            head=_enabled("cl_khr_fp16"),
+            head=_enabled("cl_khr_fp16") + _HALF_FUNCTIONS,
             body="".join(map(_half_arithmetic, VECTOR_WIDTHS)),
             expected=lambda _: _half_results(),
         ),

@@ -17,6 +17,7 @@ ORDERINGS = ("ptx", "cl2", "cl3")
 
 
 _FACTS_BY_EXTENSION = {
+    "has_half_functions": "cl_khr_fp16",
     "has_image_from_buffer": "cl_khr_image2d_from_buffer",
     "has_khr_integer_dot": "cl_khr_integer_dot_product",
     "has_arm_integer_dot": "cl_arm_integer_dot_product_int8",

@@ -28,6 +28,7 @@ def modes_where(holds: Callable[[Mode], bool]) -> tuple[str, ...]:
 
 _FLOAT16 = modes_where(lambda mode: mode.operand.name == "float16")
 _FLOATS = modes_where(lambda mode: not mode.operand.is_whole)
+_WIDE_FLOATS = modes_where(lambda mode: mode.accumulator.name == "float32")
 _INT8 = modes_where(lambda mode: mode.operand.name == "int8")
 
 EDGES = parameter(
@@ -91,7 +92,11 @@ FEATURES = tuple(
 
 WHOLE_NUMBERS = (
     constraint("no_relaxed_integers", f"relaxed_math == 'off' or mode in {_FLOATS}", "integers are exact in any case"),
-    constraint("no_mad_of_integers", f"multiply_add == 'operator' or mode in {_FLOATS}", "mad() needs floating point"),
+    constraint(
+        "has_mad",
+        f"multiply_add == 'operator' or mode in {_WIDE_FLOATS} or (mode in {_FLOATS} and has_half_functions == 1)",
+        "mad() needs floating point, and that of float16 the functions of cl_khr_fp16",
+    ),
 )
 
 

@@ -166,7 +166,7 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
             yield from (_changed(tile, tiles_m=high) for high in (4, 16, tiles))
     if start.algorithm == "local_tile" and not limits.is_cpu:
         yield from _tile_variants(start, limits)
-    if start.algorithm == "matrix_tile":
+    if start.algorithm == "matrix_tile" and limits.has_matrix_units:
         yield from _matrix_variants(start, limits)
     if _joins(start):
         yield from one_launch_variants(start, limits)

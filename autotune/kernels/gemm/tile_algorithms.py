@@ -104,6 +104,11 @@ MICROTILE = Algorithm(
             "edges == 'pad' or b_storage != 'buffer' or micro_tile_n <= n",
             "the last micro-tile of a row is moved back to end with it, so a row must hold one",
         ),
+        constraint(
+            "has_pixels_of_sums",
+            "(a_storage == 'buffer' and b_storage == 'buffer') or accumulator_bytes == 4 or has_half_functions == 1",
+            "reading half precision from an image takes cl_khr_fp16",
+        ),
         _image_fits("image_fits", "b", "vector_width", rows="k", columns="n"),
         _image_fits("image_of_a_fits", "a", "a_vector_width", rows="m", columns="k"),
         _view_fits("b", "k"),
