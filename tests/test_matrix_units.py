@@ -2,25 +2,31 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pyopencl as cl
 import pytest
 
 from autotune.device.opencl import Session
+from autotune.device.profile import find_profile
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.render import render
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
-from factories import quick_job
+from factories import device, quick_job
 from untraced import untraced
 
 LIMITS = DeviceLimits(
     compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=49152,
     has_float16=True, has_matrix_units=True, sub_group_sizes=(32,), extensions=("cl_nv_device_attribute_query",),
 )  # fmt: skip
+
+NVIDIA = device("nvidia-h100", limits=LIMITS)
 
 PRELUDE = """
 void copy_16(__local char *to, __global const void *from, const int there)
@@ -122,21 +128,65 @@ SMALL: dict[str, tuple[Value, ...]] = {
     "macro_tile_m": (32, 64), "macro_tile_n": (32, 64), "sub_group_tile_m": (16, 32), "sub_group_tile_n": (16, 32),
     "combine": ("launch",),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        "36,52,40 float16", "33,50,72 nt float16 batch=2", "70,39,131 tn float16 lda=72 ldb=40 ldc=42",
-        "41,22,18 tt float16 lda=48 ldb=24 batch=2", "64,96,64 tt float16", "37,43,21 nt int8 lda=32 ldb=32 ldc=44",
-        "67,34,133 tn int8 batch=2 stride_c=2400", "64,32,128 nt int8", "33,64,400 float16",
-        "32,32,700 nt int8 batch=2",
-    ],
+SHAPES = (
+    "36,52,40 float16", "33,50,72 nt float16 batch=2", "70,39,131 tn float16 lda=72 ldb=40 ldc=42",
+    "41,22,18 tt float16 lda=48 ldb=24 batch=2", "33,64,400 float16", "37,43,21 nt int8 lda=32 ldb=32 ldc=44",
+    "67,34,133 tn int8 batch=2 stride_c=2400", "32,32,700 nt int8 lda=704 ldb=704 batch=2",
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @untraced()
 def test_a_product_by_matrix_units_is_right(pocl: Device, shape: str) -> None:
     problem = GemmProblem.parse(shape)
     space = SearchSpace(FAMILY, problem, LIMITS, algorithms=["matrix_tile"], overrides=SMALL)
-    samples = covering_sample([space], "matrix_tile", strength=1, seed=1)[:4]
+    samples = covering_sample([space], "matrix_tile", strength=1, seed=1)[:3]
     assert samples
     assert not [told for s in samples if (told := wrong(pocl, problem, s.configuration))]
+
+
+def space(shape: str, **changes: Any) -> SearchSpace:
+    problem = GemmProblem.parse(shape)
+    return SearchSpace(FAMILY, problem, replace(LIMITS, **changes), algorithms=["matrix_tile"])
+
+
+def test_only_matrix_units_take_them_and_only_numbers_they_know() -> None:
+    assert all(len(space(f"512,512,512 {mode}")) for mode in ("float16", "float16-acc16", "nt int8", "int8"))
+    assert not len(space("512,512,512"))
+    assert not len(space("512,512,512 float16", has_matrix_units=False))
+
+
+@pytest.mark.parametrize(
+    ("shape", "edges"),
+    [
+        ("512,512,512 float16", "guard"), ("500,512,512 tn float16", "pad"), ("512,512,512 float16 ldb=516", "pad"),
+        ("512,512,512 nt int8", "guard"), ("512,512,512 int8", "pad"), ("512,512,504 nt int8", "pad"),
+        ("512,512,504 float16 batch=2", "guard"), ("512,512,512 float16 batch=2 stride_a=262148", "pad"),
+    ],
+)  # fmt: skip
+def test_rows_are_packed_where_16_bytes_cannot_be_copied(shape: str, edges: str) -> None:
+    assert set(space(shape).occurring("matrix_tile", "edges")) == {edges}
+
+
+@pytest.mark.parametrize("mode", ["float16", "float16-acc16", "tt float16", "nt int8", "int8"])
+def test_the_rule_takes_matrix_units_where_there_are_any(mode: str) -> None:
+    problem = GemmProblem.parse(f"2048,2048,2048 {mode}")
+    starts = find_profile(NVIDIA).starting("gemm")
+    assert FAMILY.default(problem, LIMITS, starts).algorithm == "matrix_tile"
+    assert FAMILY.default(problem, replace(LIMITS, has_matrix_units=False), starts).algorithm == "local_tile"
+
+
+@pytest.mark.parametrize("mode", ["nn float16", "tt float16", "tn float16-acc16", "nt int8"])
+def test_every_tile_that_fits_can_be_rendered_and_launched(mode: str) -> None:
+    problem = GemmProblem.parse(f"1000,1016,2048 {mode}".replace("nn ", ""))
+    found = SearchSpace(FAMILY, problem, LIMITS, algorithms=["matrix_tile"])
+    for sample in covering_sample([found], "matrix_tile", strength=2, seed=1):
+        c = sample.configuration
+        plan = FAMILY.plan(problem, c)
+        source = render(FAMILY, c, plan)
+        [launch] = [launch for launch in plan.launches if launch.kernel == "gemm"]
+        assert launch.local_size and f"reqd_work_group_size({launch.local_size[0]}, 1, 1)" in source
+        groups = [-(-1000 // c.number("macro_tile_m")), -(-1016 // c.number("macro_tile_n"))]
+        assert launch.global_size == (groups[1] * launch.local_size[0], groups[0], c.number("split_k"))
+        [tiles] = re.findall(r"__local char tiles\[(\d+)\]", source)
+        assert int(tiles) <= LIMITS.local_memory_bytes

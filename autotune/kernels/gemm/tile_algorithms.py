@@ -216,7 +216,7 @@ LOCAL_TILE = Algorithm(
             "accumulators_fit",
             "accumulator_bytes * micro_tile_m * micro_tile_n <= 256 "
             "or (accumulator_bytes * micro_tile_m * micro_tile_n <= 512 and local_memory_bytes > 32768)",
-            "the accumulators spill, above 256 bytes on the small compute units that have 32 KiB of local memory or less",
+            "the accumulators spill, above 256 bytes where a compute unit has 32 KiB of local memory or less",
         ),
         constraint("enough_work_items", "work_group_m * work_group_n >= 32", "a compute unit would be half idle"),
         constraint(
