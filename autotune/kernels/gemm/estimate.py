@@ -9,7 +9,8 @@ weights of `local_tile` on a GPU are fitted to 6,087 times at 143 sizes on the H
 (geometric mean) of the speed of the fastest one measured there, and 0.95 to 0.96 at sizes that the weights were not
 fitted to. In other types and layouts it reaches 0.94 to 0.97 of the tuned speed (scripts/results/rule_h200.json). The
 CPU weights of conversions and of vectors that do not fit the registers are fitted to 227 times at 7 products on an AMD
-Zen 3 (AVX2), where one micro-tile for all processors reached 0.33 of the fastest in float32.
+Zen 3 (AVX2), where one micro-tile for all processors reached 0.33 of the fastest in float32. Those of `matrix_tile` are
+fitted to 422 times at 34 products on an H100, where the first candidate reaches 0.98 of the fastest.
 """
 
 from collections.abc import Callable
@@ -125,14 +126,16 @@ _TILE_LATENCY = 60_000
 """The `latency` of a `local_tile` on a GPU, for the next tiles at `tile_k` 16; it grows with the square of `tile_k`."""
 _TILE_BEGIN = 370_000
 """Ramp-up and ramp-down of the work-groups of a `local_tile` that a compute unit runs at once."""
+_DOT_SLOWNESS = 2
+"""Dot products of four pairs of int8 take a GPU this many times as long as multiply-adds of float32."""
 _TALL = 2
 """Doubt added to a `local_tile` at least four times as high as wide, where C has columns for several of them."""
-_MATRIX_OUTPUTS, _MATRIX_LOADS, _MATRIX_READS = 13, 5, 1
+_MATRIX_OUTPUTS, _MATRIX_LOADS, _MATRIX_READS = 7, 1, 1
 """Of a `matrix_tile`, for each byte of k: how many outputs cost one multiply-add, and the costs of a row or column that
 is loaded into local memory and of one that a sub-group reads from there."""
-_MATRIX_LATENCY = 60_000
+_MATRIX_LATENCY = 7_600
 """The `latency` of a `matrix_tile`, for the next tiles at `stages` 2; it falls with the tiles under way."""
-_MATRIX_BEGIN = 370_000
+_MATRIX_BEGIN = 120_000
 """Ramp-up and ramp-down of the work-groups of a `matrix_tile` that a compute unit runs at once."""
 _ONE_TURN = 2**40
 """Number of resident work-groups with which waiting is counted once for all."""
@@ -259,7 +262,8 @@ class _Shape:
 
     def _work_of_item(self, near: int) -> int:
         if self.is_tiled:
-            return self.tile_m * self.tile_n + near * (self.tile_m + self.tile_n) // 2
+            slowness = 1 if self.text("integer_dot") in ("", "off") else _DOT_SLOWNESS
+            return slowness * self.tile_m * self.tile_n + near * (self.tile_m + self.tile_n) // 2
         near_a = near * 2 if self.text("loads") == "vload" else near
         near_b = near // 2 if self.text("b_storage") in ("image", "image_view") else near_a
         near_a = near // 2 if self.text("a_storage") in ("image", "image_view") else near_a

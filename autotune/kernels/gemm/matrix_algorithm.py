@@ -53,6 +53,7 @@ MATRIX_TILE = Algorithm(
             f"has_matrix_units == 1 and mode in {_MODES}",
             "the device has no matrix units for these numbers",
         ),
+        constraint("matrices_to_do", "m >= 8 and n >= 8", "most of every matrix would have nothing to compute"),
         HAS_ORDERING,
         PARTS_TO_COMBINE,
         constraint(
