@@ -105,6 +105,8 @@ class CExport:
     bytes_moved: Expression
     """`Problem.bytes_moved` over the fields."""
     plan: PlanFormula
+    packing: str = "0"
+    """How a configuration packs constant operands, as a number: what is packed serves all that have the same."""
     samples: Callable[[Configuration, Problem], Iterable[Problem]]
     """Returns problems of the same kind as an example that cover the variants of a configuration."""
 
