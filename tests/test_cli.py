@@ -68,6 +68,7 @@ from autotune.runtime import comparison
 from autotune.search import Budget, SamplerChoice, compilation
 from autotune.store import Store, new_owner
 from factories import Run, trial, winner
+from gguf_files import SMALL, model_file
 from untraced import untraced
 
 COMMANDS = make_parser().commands
@@ -343,6 +344,18 @@ def test_a_shapes_file_with_a_bad_line_names_it(tune: FakeTune, tmp_path: Path, 
     path.write_text("1,2,3\n4,5,six\n")
     assert f"{path}:2: '4,5,six' is not a shape" in run(["run", "--device", "adreno", "--shapes", str(path)], 2).err
     assert tune.requests == []
+
+
+def test_a_model_in_a_gguf_file_is_tuned(tune: FakeTune, database: str, tmp_path: Path, run: Run) -> None:
+    path = model_file(tmp_path, SMALL)
+    arguments = ["run", "--device", "adreno", "--shapes", str(path), "--tokens", "128", "--db", database]
+    assert "left out: 2 tensors: there are no kernels for Q5_0" in run(arguments).err
+    assert [(request.problem.label, request.calls) for request in tune.requests] == [
+        ("256x128x256 q4_0", 2),
+        ("64x128x256 q8_0", 1),
+        ("256x256x512 mxfp4 experts=8", 1),
+        ("1000x1x256 q6_k", 1),
+    ]
 
 
 def _explode() -> list[Device]:

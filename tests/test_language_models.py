@@ -6,9 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import cast
 
-import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import GGMLQuantizationType
 
 from autotune.cli.models import lines_of_shapes
 from autotune.errors import UsageError
@@ -18,6 +17,7 @@ from autotune.kernels.presets import PRESETS, merge, parse_shapes, preset, read_
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.model.trial import Request
 from factories import Run
+from gguf_files import SMALL, model_file
 
 PARAMETERS = {
     "llama-3.2-1b": 1_235_814_400 - 33 * 2048,
@@ -90,38 +90,6 @@ def test_formats_by_the_rules_of_llama_cpp() -> None:
 
 
 # GGUF files
-
-SMALL = {
-    "token_embd.weight": ("Q6_K", (256, 1000)),
-    "blk.0.attn_norm.weight": ("F32", (256,)),
-    "blk.0.attn_q.weight": ("Q4_0", (256, 256)),
-    "blk.1.attn_q.weight": ("Q4_0", (256, 256)),
-    "blk.0.attn_v.weight": ("Q8_0", (256, 64)),
-    "blk.0.ffn_down_exps.weight": ("MXFP4", (512, 256, 8)),
-    "blk.0.ffn_gate_inp.weight": ("F32", (256, 8)),
-    "blk.0.ffn_up.weight": ("Q5_0", (256, 512)),
-    "blk.1.ffn_up.weight": ("Q5_0", (256, 512)),
-}
-
-
-def model_file(folder: Path, tensors: dict[str, tuple[str, tuple[int, ...]]], used: int = 2) -> Path:
-    """A file of which only the header is written."""
-    path = folder / "model.gguf"
-    writer = GGUFWriter(path, "llama")
-    writer.add_expert_used_count(used)
-    writer.add_token_list(["one", "two", "zwölf"])
-    writer.add_token_scores([0.5, 1.5, 2.5])
-    writer.add_string("general.note", "any")
-    writer.add_bool("general.flag", True)
-    for name, (kind, shape) in tensors.items():
-        floats = {"F32": np.float32, "F16": np.float16}
-        raw = None if kind in floats else GGMLQuantizationType[kind]
-        writer.add_tensor_info(name, tuple(reversed(shape)), np.dtype(floats.get(kind, np.float32)), 0, raw_dtype=raw)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    writer.close()
-    return path
 
 
 def test_products_of_a_gguf_file(tmp_path: Path) -> None:
