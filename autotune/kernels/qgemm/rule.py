@@ -113,26 +113,26 @@ def _of_large_gpu(device: _Device) -> _Listed:
                 "is_whole": whole,
             }
             yield _tile(device, whole, wide_m, wide_n, tile), least
+    # Each lane under way keeps some memory busy, so few rows are not left to few work-items.
+    needed = {4: 64 * units, 2: 32 * units, 1: 1}
+    for rows in (2, 1):
+        staged = _shared(
+            device, 0, lanes=32, groups=4, rows=rows, columns=1, chunk=4, unroll=2, decode="magic", x_storage="local"
+        )  # fmt: skip
+        yield staged, {"most_n": 1, "is_whole": 0, "is_byte": 0, "least_m": needed[rows]}
+    yield _shared(device, 1, lanes=64, groups=2, rows=1, columns=1, chunk=4, unroll=4), {"most_n": 1, "is_whole": 1}
     for columns in (8, 4, 2, 1):
         for rows in (4, 2, 1):
-            # Each lane under way keeps some memory busy, so few rows are not left to few work-items.
-            least = {"least_m": 16 * units * rows if rows > 1 else 1}
-            if columns == 1:
-                staged = _shared(
-                    device, 0, lanes=32, groups=4, rows=min(rows, 2), columns=1, chunk=4, unroll=2, decode="magic",
-                    x_storage="local",
-                )  # fmt: skip
-                yield staged, {**_columns(1, 0), **least, "most_n": 1, "is_byte": 0}
-                whole = _shared(device, 1, lanes=64, groups=2, rows=1, columns=1, chunk=4, unroll=4)
-                yield whole, {**_columns(1, 1), "most_n": 1}
             floats = _shared(
                 device, 0, lanes=32, groups=1 if rows > 1 else 4, rows=rows, columns=columns, chunk=1,
                 unroll=2 if rows > 1 else 4, decode="magic",
             )  # fmt: skip
-            yield floats, {**_columns(columns, 0), **least}
-            chunk = 2 if columns <= 4 else 1
-            whole = _shared(device, 1, lanes=32, groups=4, rows=rows, columns=columns, chunk=chunk, unroll=4 // rows)
-            yield whole, {**_columns(columns, 1), **least}
+            yield floats, {**_columns(columns, 0), "least_m": needed[rows]}
+            integers = _shared(
+                device, 1, lanes=32, groups=4, rows=rows, columns=columns, chunk=2 if columns <= 4 else 1,
+                unroll=4 // rows,
+            )  # fmt: skip
+            yield integers, {**_columns(columns, 1), "least_m": needed[rows]}
     for lanes in (16, 8, 4):
         for whole in (0, 1):
             yield _shared(device, whole, lanes=lanes, groups=8, rows=1, columns=1, chunk=1), {"is_whole": whole}
