@@ -30,7 +30,7 @@ TYPICAL = {
         local_memory_bytes=32 * 1024,
         extensions=("cl_arm_integer_dot_product_int8",),
     ),
-    "nvidia": replace(LARGE_GPU, has_matrix_units=True, local_memory_bytes=48 * 1024),
+    "nvidia": replace(LARGE_GPU, has_matrix_units=True, has_ptx_integer_dot=True),
 }
 
 LARGE = GemmProblem(m=1024, n=1024, k=1024)
