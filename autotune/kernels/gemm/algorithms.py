@@ -94,7 +94,8 @@ WHOLE_NUMBERS = (
     constraint("no_relaxed_integers", f"relaxed_math == 'off' or mode in {_FLOATS}", "integers are exact in any case"),
     constraint(
         "has_mad",
-        f"multiply_add in ('operator', 'packed') or mode in {_WIDE_FLOATS} or (mode in {_FLOATS} and has_half_functions == 1)",
+        f"multiply_add in ('operator', 'packed') or mode in {_WIDE_FLOATS} "
+        f"or (mode in {_FLOATS} and has_half_functions == 1)",
         "mad() needs floating point, and that of float16 the functions of cl_khr_fp16",
     ),
 )
