@@ -242,8 +242,9 @@ LOCAL_TILE = Algorithm(
         ),
         constraint(
             "tiles_fit_local_memory",
-            "accumulator_bytes * stages * tile_k * (work_group_m * micro_tile_m + work_group_n * micro_tile_n "
-            "+ 2 * local_padding) <= local_memory_bytes",
+            "accumulator_bytes * stages * tile_k * ((2 if multiply_add == 'packed' else 1) "
+            "* (work_group_m * micro_tile_m + local_padding) + work_group_n * micro_tile_n + local_padding) "
+            "<= local_memory_bytes",
             "the tiles of A and B exceed local memory",
         ),
         constraint(
