@@ -612,7 +612,9 @@ def test_products_with_packed_weights_are_right(on_pocl: Library, session: Sessi
 def test_weights_are_packed_once_for_each_order_that_kernels_read(
     on_pocl: Library, session: Session, made: dict[Problem, Configuration]
 ) -> None:
-    column, rows, tiles = (Weights(on_pocl, session, text) for text in ("70,1,512 q4_k", "70,3,512 q4_k", "70,66,512 q4_k"))
+    column, rows, tiles = (
+        Weights(on_pocl, session, text) for text in ("70,1,512 q4_k", "70,3,512 q4_k", "70,66,512 q4_k")
+    )
     orders = {made[QGemmProblem.parse(t)]["packed_words"] for t in ("70,1,512 q4_k", "70,3,512 q4_k", "70,66,512 q4_k")}
     assert column.pack() == 0
     once = column.packed_bytes()
