@@ -141,9 +141,10 @@ class TestProblem:
         weights, x, y = 1800, 2560, 80
         limits = DeviceLimits(max_allocation_bytes=x, global_memory_bytes=2 * weights + x + y)
         problem.check_device(limits)
-        for change in ({"max_allocation_bytes": x - 1}, {"global_memory_bytes": 2 * weights + x + y - 1}):
-            with pytest.raises(ProblemError, match=r"device (allocates at most|has)"):
-                problem.check_device(dataclasses.replace(limits, **change))
+        with pytest.raises(ProblemError, match="device allocates at most"):
+            problem.check_device(dataclasses.replace(limits, max_allocation_bytes=x - 1))
+        with pytest.raises(ProblemError, match="device has"):
+            problem.check_device(dataclasses.replace(limits, global_memory_bytes=2 * weights + x + y - 1))
         half = dataclasses.replace(problem, mode="float16")
         half.check_device(dataclasses.replace(limits, max_vector_float16=1))
         with pytest.raises(ProblemError, match="half precision"):

@@ -48,7 +48,7 @@ def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem
 
 
 _C_EXPORT = CExport(
-    about="""Y = X * W^T, row-major, in buffers: X n x k, Y n x m, and W in the bytes of its format, m x k for each expert.
+    about="""Y = X * W^T, row-major, in buffers: X n x k, Y n x m, W m x k for each expert in the bytes of its format.
    The rows of X are sorted by expert: `starts` has, as int, where those of each begin, and n; NULL for one expert.""",
     kind=("weights", "mode"),
     words={"weights": tuple(FORMATS), "mode": tuple(MODES)},
