@@ -61,7 +61,7 @@ MALI = Device(
     slug="mali-g610", vendor="ARM", model="Mali-G610", family="mali",
     limits=DeviceLimits(
         compute_units=4, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32768,
-        has_sub_groups=True, sub_group_sizes=(16,), has_float16=True,
+        has_sub_groups=True, sub_group_sizes=(16,), has_float16=True, has_matrix_units=True, has_ptx_integer_dot=True,
     ),
 )  # fmt: skip
 SIZES = (1, 2, 7, 16, 48, 64, 100, 128, 512, 768, 1000, 1024, 4096)
@@ -416,7 +416,7 @@ def test_samples_meet_every_variant(name: str) -> None:
     numbers = random.Random(4)
     family = find_family(name)
     rules = c_export(family)
-    limits = replace(ADRENO.limits, has_sub_groups=True)
+    limits = replace(ADRENO.limits, has_sub_groups=True, has_matrix_units=True)
     problems = [p for p in asked(numbers, 60) if p.family == name]
     for example in problems[:25]:
         space = SearchSpace(family, example, limits)

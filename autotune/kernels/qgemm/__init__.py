@@ -77,6 +77,7 @@ class QGemm(KernelFamily):
     algorithms = ALGORITHMS
     baseline = Configuration.of("naive", relaxed_math="off")
     c_export = _C_EXPORT
+    packing_parameters = ("layout", "packed_words")
 
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
         return PLAN.plan(problem, configuration)
