@@ -155,8 +155,7 @@ def _of_phone(device: _Device) -> _Listed:
     for columns, rows in ((8, 2), (4, 2), (4, 1)) if device.is_adreno else ((4, 2), (4, 1)):
         for whole in (0, 1):
             wanted = {"least_n": _FEW + 1, "is_whole": whole}
-            scaling = "sums" if device.is_adreno else "weights"
-            yield _own(device, whole, slices=1, rows=rows, columns=columns, scaling=scaling), wanted
+            yield _own(device, whole, slices=1, rows=rows, columns=columns), wanted
     # What a work-item reads of the activations serves all of its rows.
     many = {4: 8192, 2: 1024, 1: 1} if device.is_adreno else {4: MAX_ELEMENTS, 2: 4096, 1: 1}
     for columns, shapes in _SHARED_OUT.items():
@@ -195,14 +194,14 @@ def _shared(
     )  # fmt: skip
 
 
-def _own(
-    device: _Device, whole: int, *, slices: int, rows: int, columns: int, scaling: str = "sums"
-) -> Configuration:  # fmt: skip
+def _own(device: _Device, whole: int, *, slices: int, rows: int, columns: int) -> Configuration:
     storage = "image" if device.is_adreno and device.has_lines else "buffer"
+    # What is taken off the sums of a unit needs a sum for each column, which few columns are worth.
+    scaling = "sums" if whole or columns < 4 else "weights"
     return Configuration.of(
         "own_rows", work_group_m=64 if device.is_adreno else 16, work_group_k=slices, micro_tile_m=rows,
         micro_tile_n=columns, packed_words=4, w_storage=storage, x_storage="buffer" if whole else storage,
-        scaling="sums" if whole else scaling, wave_size="any", **_arithmetic(device, whole, "magic"),
+        scaling=scaling, wave_size="any", **_arithmetic(device, whole, "magic"),
     )  # fmt: skip
 
 
