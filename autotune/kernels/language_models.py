@@ -56,7 +56,8 @@ MODELS = (
     ),
     LanguageModel(
         name="llama-3.2-3b", title="Llama 3.2 3B", layers=28, hidden=3072, heads=24, key_heads=8, head=128,
-        between=8192, vocabulary=128256,
+        between=8192,
+        vocabulary=128256,
     ),
     LanguageModel(
         name="qwen3-0.6b", title="Qwen3 0.6B", layers=28, hidden=1024, heads=16, key_heads=8, head=128, between=3072,
