@@ -17,9 +17,9 @@ from autotune.errors import UsageError, did_you_mean
 from autotune.kernels import family_names
 
 MODULES = (
-    "devices", "doctor", "presets", "run", "init", "check", "tune", "capture", "verify", "status", "report", "compile",
-    "builder", "evaluate", "lookup", "show", "misses", "export", "import_table", "backup", "help", "serve", "worker",
-    "jobs",
+    "devices", "doctor", "presets", "run", "bundle", "init", "check", "tune", "capture", "verify", "status", "report",
+    "compile", "builder", "evaluate", "lookup", "show", "misses", "export", "import_table", "backup", "help", "serve",
+    "worker", "jobs",
 )  # fmt: skip
 """The modules with commands, in the order in which `autotune --help` lists these."""
 

@@ -95,7 +95,7 @@ def run_command(options: argparse.Namespace) -> int:
         return run_elsewhere(options)
     if not (options.shape or options.shapes or options.preset or options.misses):
         _use_default_preset(options)
-    return tune_requests(options, *_requests(options))
+    return tune_requests(options, *wanted_requests(options))
 
 
 def tune_requests(options: argparse.Namespace, own: list[Request], others: list[Request]) -> int:
@@ -171,7 +171,7 @@ def _tune(
             sampler=sampler,
             foreign=foreign,
         )
-        _learn(store, device, outcomes)
+        learn(store, device, outcomes)
         if options.crossover:
             _compare_with_host(store, device, outcomes, interrupts)
     return _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
@@ -196,7 +196,7 @@ def _tell_lost(lost: "Sequence[Quarantined]") -> None:
         )
 
 
-def _requests(options: argparse.Namespace) -> tuple[list[Request], list[Request]]:
+def wanted_requests(options: argparse.Namespace) -> tuple[list[Request], list[Request]]:
     """Return the shapes that the device must be able to hold, and others, which are left out where it cannot.
 
     With presets or misses only those of --shape must fit. Raises UsageError.
@@ -206,7 +206,7 @@ def _requests(options: argparse.Namespace) -> tuple[list[Request], list[Request]
     problem_type = find_family(options.family).problem_type
     own = read_requests(problem_type, options.shape, [])
     listed = read_requests(problem_type, [], options.shapes)
-    if not (options.preset or options.misses):
+    if not (options.preset or getattr(options, "misses", False)):
         return [*own, *listed], []
     return own, [*listed, *(request for name in options.preset for request in preset(name))]
 
@@ -252,7 +252,7 @@ def _missed(device: Device, *, is_alone: bool) -> list[Request]:
     return missed
 
 
-def _learn(store: "Store", device: Device, outcomes: Sequence[Outcome]) -> None:
+def learn(store: "Store", device: Device, outcomes: Sequence[Outcome]) -> None:
     """Fit the device's predictors again, and forget the misses that are now tuned. A failure is only reported."""
     from autotune.lookup.misses import Miss, default_file, forget_misses, read_misses
     from autotune.predict import refresh_predictors

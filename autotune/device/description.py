@@ -40,6 +40,12 @@ _SUB_GROUP_SIZES: tuple[_Query, ...] = (
     ("cl_amd_device_attribute_query", 0x4043, "uint"),
 )
 """Extension, code and type of the queries by which each vendor tells such sizes."""
+FURTHER_QUERIES = (
+    _IMAGE_PITCH_ALIGNMENT,
+    _ATOMIC_MEMORY_CAPABILITIES,
+    *(code for _, code, _ in (*_REGISTER_ALLOCATIONS, *_SUB_GROUP_SIZES)),
+)
+"""Codes that are asked by `Machine.query`."""
 
 
 class Machine(Protocol):

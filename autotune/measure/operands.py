@@ -50,8 +50,8 @@ class Operands:
 
     def case(self, problem: Problem, seed: int, plan: Plan) -> Loaded:
         """Return the inputs for a seed, on the device. Raises LaunchError."""
-        given = _given(plan)
-        key = (problem, seed, given)
+        buffers = given(plan)
+        key = (problem, seed, buffers)
         if key in self._loaded:
             self._loaded.move_to_end(key)
             return self._loaded[key]
@@ -59,10 +59,10 @@ class Operands:
             self._loaded.popitem(last=False)  # freed before the next one is allocated
         with tracing.span("draw inputs"):
             case = find_family(problem.family).make_case(problem, seed)
-        host = {b.name: _contents(b, case) for b in given if b.name in case.inputs}
+        host = {b.name: contents(b, case) for b in buffers if b.name in case.inputs}
         loaded = Loaded(case=case, host=host, memory={})
         with tracing.span("write inputs"):
-            for buffer in given:
+            for buffer in buffers:
                 if buffer.name in host:
                     loaded.memory[buffer.name] = self._port.allocate(with_canary(buffer))
             self.reload(loaded)
@@ -71,7 +71,7 @@ class Operands:
 
     def fitting(self, plan: Plan) -> int:
         """Return how many cases of a plan can be kept, at least 1."""
-        size_bytes = sum(b.size_bytes for b in _given(plan))
+        size_bytes = sum(b.size_bytes for b in given(plan))
         return max(1, min(self.KEPT_CASES, self.KEPT_BYTES // max(1, size_bytes)))
 
     def reload(self, loaded: Loaded) -> None:
@@ -193,12 +193,13 @@ def canary(dtype: str) -> NDArray[Any]:
     return pattern.astype(NUMPY_TYPES[dtype])
 
 
-def _contents(buffer: Buffer, case: Case) -> NDArray[Any]:
+def contents(buffer: Buffer, case: Case) -> NDArray[Any]:
+    """Return what a buffer holds before a run, with a canary behind an output."""
     values = case.inputs[buffer.name].reshape(-1)
     return np.concatenate([values, canary(buffer.dtype)]) if with_canary(buffer) is not buffer else values
 
 
-def _given(plan: Plan) -> tuple[Buffer, ...]:
+def given(plan: Plan) -> tuple[Buffer, ...]:
     """Return the buffers that have contents before a run."""
     return tuple(b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT))
 

@@ -108,7 +108,10 @@ class AgentPort:
             self._connection.ask(encode("OPEN", "IIB", *numbers, profiles))
         except RefusedCommand as refusal:
             raise DeviceSelectionError(f"device {self._selector} cannot be opened: {refusal}") from refusal
-        self.quirks: Quirks = quirks_of(text(self._raw, "version"), text(self._raw, "vendor"))
+        self._begin(quirks_of(text(self._raw, "version"), text(self._raw, "vendor")))
+
+    def _begin(self, quirks: Quirks) -> None:
+        self.quirks = quirks
         self._released: deque[int] = deque()
         self._unused: list[int] = []
         self._numbers: Iterator[int] = itertools.count()

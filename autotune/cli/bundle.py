@@ -1,0 +1,108 @@
+"""The commands `autotune bundle` and `autotune collect`: tuning on a device to which there is no way meanwhile."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from autotune.cli.arguments import (
+    DATABASE,
+    DEVICE,
+    JSON,
+    QUIET,
+    SHAPES,
+    WIDE,
+    argument,
+    budget,
+    command,
+    family,
+    repeated,
+    shape,
+    words,
+)
+from autotune.cli.arguments import seed as seed_argument
+from autotune.cli.output import print_result, tell
+from autotune.cli.run import check_algorithms, wanted_requests
+from autotune.errors import ProblemError, UsageError
+
+_RESULT_HINT = "give result.bin, the folder it is in, or a ZIP archive with it"
+
+
+@command(
+    DEVICE,
+    family("that of the shapes given here; a preset has its own"),
+    shape("a shape to tune"),
+    SHAPES,
+    repeated("--preset", "NAME", "the products of a network; see autotune presets"),
+    budget("device time for all shapes: 90s, 10m, 1h30m"),
+    words("--algorithm", "NAME", "candidates of these only: naive, dot, ..."),
+    seed_argument("seed of the candidates"),
+    argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the bundle, a ZIP archive"),
+    QUIET,
+    DATABASE,
+    examples=("bundle --device adreno --preset llama-1b-decode --budget 50m -o job.zip",),
+)
+def bundle_command(options: argparse.Namespace) -> int:
+    """Pack the tuning of shapes into a file that runs on a device without a way back, such as one of a device farm."""
+    if options.budget is None:
+        raise UsageError("a bundle needs a time", hint="--budget 50m")
+    if not (options.shape or options.shapes or options.preset):
+        raise UsageError("no shape given", hint="give --shape SHAPE, --shapes FILE or --preset NAME")
+    own, others = wanted_requests(options)
+    for name in dict.fromkeys(request.problem.family for request in [*own, *others]):
+        check_algorithms(name, options.algorithm)
+    from autotune.bundle.prepare import FOLDER, make_bundle
+    from autotune.cli.lookup import named_or_guessed_device
+    from autotune.kernels.presets import fitting
+    from autotune.store import Store
+
+    with Store.open(options.db) as store:
+        device = named_or_guessed_device(options.device, store.devices())
+        requests, left_out = fitting(own, others, device.limits)
+        for message in left_out:
+            tell(f"left out: {message}")
+        if not requests:
+            raise ProblemError("no shape fits the device")
+
+        def told(request: object, count: int) -> None:
+            if not options.quiet:
+                tell(f"{request.problem.label}: {count} candidates")  # type: ignore[attr-defined]
+
+        agents = make_bundle(
+            options.output, device, requests, store, options.budget,
+            algorithms=options.algorithm, seed=options.seed, listener=told,
+        )  # fmt: skip
+    size = options.output.stat().st_size / 2**20
+    print(f"{options.output}: {size:.1f} MiB, for {device.slug}, agents for {', '.join(agents)}")
+    if not options.quiet:
+        tell(f"on an Android phone: unzip it, adb push {FOLDER} /data/local/tmp/, "
+             f"adb shell sh /data/local/tmp/{FOLDER}/run.sh, adb pull /data/local/tmp/{FOLDER}/result.bin; "
+             "then autotune collect result.bin")  # fmt: skip
+    return 0
+
+
+@command(
+    argument("result", metavar="RESULT", type=Path, help="result.bin, or the folder or ZIP archive that it is in"),
+    WIDE,
+    DATABASE,
+    JSON,
+    examples=("collect result.bin", "collect artifacts.zip --db phone.sqlite"),
+)
+def collect_command(options: argparse.Namespace) -> int:
+    """Check what a bundle found, and store and report it like the results of a run."""
+    from autotune.bundle.collect import collect
+    from autotune.bundle.result import load, read_result
+    from autotune.cli.run import learn
+    from autotune.display.results import print_failures
+    from autotune.store import Store
+
+    result = read_result(load(options.result))
+    with Store.open(options.db) as store:
+        found = collect(result, store)
+        learn(store, found.device, found.outcomes)
+    if found.unchecked:
+        tell(f"{found.unchecked} candidates were timed, but too slow to send their outputs home: not stored")
+    if not found.is_finished:
+        tell("the work was not finished: start run.sh again where it ran, and collect the result again")
+    print_failures(found.outcomes, found.device.slug, sys.stderr if options.json else sys.stdout)
+    print_result(options, found.device.slug, found.outcomes, is_complete=found.is_finished)
+    return 0
