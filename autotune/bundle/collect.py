@@ -24,7 +24,7 @@ from autotune.device.port import NUMPY_TYPES
 from autotune.device.quirks import shortened
 from autotune.errors import TableError
 from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND
-from autotune.measure.operands import canary, given
+from autotune.measure.operands import canary
 from autotune.measure.timing import Sample, Timing
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
@@ -152,7 +152,7 @@ class _Checks:
     @cached_property
     def _cases(self) -> list[Case]:
         task, knowledge = self._task, self._knowledge
-        if sum(b.size_bytes for b in given(knowledge.plan(task.configurations[0]))) > MOST_INPUT_BYTES:
+        if sum(b.size_bytes for b in knowledge.plan(task.configurations[0]).buffers) > MOST_INPUT_BYTES:
             raise TableError(f"{task.problem.label} is too large to be checked here")
         return [knowledge.family.make_case(task.problem, seed) for seed in task.seeds]
 

@@ -16,12 +16,11 @@ from autotune.device.agent.frames import CONSTANTS, GREETING, Command, encode
 from autotune.device.agent.machine import QUERIES, QUERIES_OF_PLATFORMS
 from autotune.device.agent.recording import RecordingPort, frame
 from autotune.device.port import NUMPY_TYPES, Kernel
-from autotune.measure.operands import Loaded, Operands, Workplace, contents, given, with_canary
+from autotune.measure.operands import Loaded, Operands, Workplace, with_canary
 from autotune.measure.probe import GROWTH, clipped, group_count
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.search.task import Task
-from autotune.space.family import Case
 
 _ELEMENTS = {
     "float32": "FLOAT32", "float16": "FLOAT16", "float64": "FLOAT64", "int8": "INT8", "int32": "INT32",
@@ -121,9 +120,10 @@ class _Script:
         plan = build.plan
         kernels = port.kernels(port.build(build.source, build.options), plan)
         port.facts(kernels, plan)
-        place = Workplace(port, Operands(port), plan)
+        operands = Operands(port)
+        place = Workplace(port, operands, plan)
         place.zero()
-        loaded = self._load(self._cases[0], plan)
+        loaded = operands.load(self._cases[0], plan)
         place.use(loaded)
         counted = [
             pair for pair in zip(kernels, plan.launches, strict=True) if not task.problem.is_constant(pair[1].prepares)
@@ -137,7 +137,7 @@ class _Script:
         port.run(port.bind([k for k, _ in counted], [launch for _, launch in counted], place.memory))
         self._mark("CHECK")
         port.release()
-        other = self._load(self._cases[1], plan)
+        other = operands.load(self._cases[1], plan)
         place.use(other)
         self._record_check(kernels, plan, place, other)
         place.memory = {}
@@ -146,21 +146,6 @@ class _Script:
 
     def _mark(self, name: str) -> None:
         self._port.recording.tell(encode(name))
-
-    def _load(self, case: Case, plan: Plan) -> Loaded:
-        port = self._port
-        host = {b.name: contents(b, case) for b in given(plan) if b.name in case.inputs}
-        loaded = Loaded(case=case, host=host, memory={})
-        for buffer in given(plan):
-            if buffer.name not in host:
-                continue
-            loaded.memory[buffer.name] = memory = port.allocate(with_canary(buffer))
-            draw = case.draws.get(buffer.name)
-            if draw is None or buffer.image_width or draw.count != buffer.elements:
-                port.write(memory, host[buffer.name])
-            else:
-                port.draw(memory, draw, host[buffer.name][draw.count :])
-        return loaded
 
     def _record_parts(self, counted: Sequence[tuple[Kernel, Launch]], place: Workplace) -> None:
         """Record a growing series of parts of each launch, as `probe` runs them; the first is run twice."""

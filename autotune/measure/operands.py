@@ -50,8 +50,7 @@ class Operands:
 
     def case(self, problem: Problem, seed: int, plan: Plan) -> Loaded:
         """Return the inputs for a seed, on the device. Raises LaunchError."""
-        buffers = given(plan)
-        key = (problem, seed, buffers)
+        key = (problem, seed, _given(plan))
         if key in self._loaded:
             self._loaded.move_to_end(key)
             return self._loaded[key]
@@ -59,25 +58,31 @@ class Operands:
             self._loaded.popitem(last=False)  # freed before the next one is allocated
         with tracing.span("draw inputs"):
             case = find_family(problem.family).make_case(problem, seed)
-        host = {b.name: contents(b, case) for b in buffers if b.name in case.inputs}
+        loaded = self._loaded[key] = self.load(case, plan)
+        return loaded
+
+    def load(self, case: Case, plan: Plan) -> Loaded:
+        """Return a case whose inputs are on the device. Raises LaunchError."""
+        host = {b.name: _contents(b, case) for b in _given(plan) if b.name in case.inputs}
         loaded = Loaded(case=case, host=host, memory={})
         with tracing.span("write inputs"):
-            for buffer in buffers:
+            for buffer in _given(plan):
                 if buffer.name in host:
                     loaded.memory[buffer.name] = self._port.allocate(with_canary(buffer))
             self.reload(loaded)
-        self._loaded[key] = loaded
         return loaded
 
     def fitting(self, plan: Plan) -> int:
         """Return how many cases of a plan can be kept, at least 1."""
-        size_bytes = sum(b.size_bytes for b in given(plan))
+        size_bytes = sum(b.size_bytes for b in _given(plan))
         return max(1, min(self.KEPT_CASES, self.KEPT_BYTES // max(1, size_bytes)))
 
     def reload(self, loaded: Loaded) -> None:
         """Write the contents to the device again. Raises LaunchError."""
         for name, values in loaded.host.items():
-            self._port.write(loaded.memory[name], values)
+            memory, draw = loaded.memory[name], loaded.case.draws.get(name)
+            if draw is None or not self._port.draw(memory, draw, values[draw.count :]):
+                self._port.write(memory, values)
 
     def are_intact(self, loaded: Loaded) -> bool:
         """Return whether the device still holds what was written there. Raises LaunchError."""
@@ -193,13 +198,12 @@ def canary(dtype: str) -> NDArray[Any]:
     return pattern.astype(NUMPY_TYPES[dtype])
 
 
-def contents(buffer: Buffer, case: Case) -> NDArray[Any]:
-    """Return what a buffer holds before a run, with a canary behind an output."""
+def _contents(buffer: Buffer, case: Case) -> NDArray[Any]:
     values = case.inputs[buffer.name].reshape(-1)
     return np.concatenate([values, canary(buffer.dtype)]) if with_canary(buffer) is not buffer else values
 
 
-def given(plan: Plan) -> tuple[Buffer, ...]:
+def _given(plan: Plan) -> tuple[Buffer, ...]:
     """Return the buffers that have contents before a run."""
     return tuple(b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT))
 

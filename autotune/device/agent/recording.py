@@ -4,21 +4,16 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
-
-from numpy.typing import NDArray
 
 from autotune.device.agent.connection import Connection
-from autotune.device.agent.frames import CONSTANTS, Command, RefusedCommand, encode
+from autotune.device.agent.frames import Command, RefusedCommand, encode
 from autotune.device.agent.machine import AgentDevice, AgentMachine, AgentPlatform
-from autotune.device.agent.port import AgentPort, _Handle, _Memory
+from autotune.device.agent.port import AgentPort, _Handle
 from autotune.device.description import description
 from autotune.device.quirks import quirks_of
 from autotune.errors import DeviceSelectionError
 from autotune.model.device import Device
-from autotune.space.family import Draw
 
-_LOW = 2**64 - 1
 HEADER_BYTES = 5
 """Size and kind at the start of a frame."""
 
@@ -85,16 +80,6 @@ class RecordingPort(AgentPort):
         numbers = [self._released.popleft() for _ in range(len(self._released))]
         if numbers:
             self.recording.tell(encode("RELEASE", f"{len(numbers)}I", *numbers))
-
-    def draw(self, memory: _Memory, draw: Draw, behind: NDArray[Any]) -> None:
-        """Have random numbers drawn from the start of a buffer; `behind` follows them."""
-        halves = (draw.state & _LOW, draw.state >> 64, draw.increment & _LOW, draw.increment >> 64)
-        kind = CONSTANTS[f"DRAW_{draw.dtype.upper()}"]
-        half = CONSTANTS["NO_HANDLE"] if draw.half is None else draw.half
-        self.recording.tell(encode("DRAW", "IBQ4QI", memory.handle.number, kind, draw.count, *halves, half))
-        if len(behind):
-            at = draw.count * behind.itemsize
-            self.recording.tell(encode("WRITE", "IQ", memory.handle.number, at, tail=behind.tobytes()))
 
     @contextmanager
     def trial(self) -> Iterator[None]:
