@@ -3,8 +3,10 @@
 import itertools
 import math
 import os
+import stat
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from autotune.bundle.script import Candidates, Share, write_work
 from autotune.device.links.toolchains import ANDROID, LINUX, build_agent, can_build
 from autotune.errors import UsageError
 from autotune.model.configuration import Configuration
-from autotune.model.device import Device
+from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
 from autotune.propose.explorer import Neighbours
@@ -35,6 +37,13 @@ RESULT_BYTES = 2**28
 """Outputs in a result, besides those of finalists."""
 FINALISTS_MEMORY = 0.25
 """Part of the device's memory that the finalists of a problem may take together."""
+PRESUMED = DeviceLimits(
+    compute_units=2, max_work_group_size=512, max_work_item_sizes=(512, 512, 512), local_memory_bytes=2**15,
+    global_memory_bytes=2**31, max_allocation_bytes=2**29, has_images=True, max_image_width=16384,
+    max_image_height=16384, image_pitch_alignment=64, has_float16=True, shares_host_memory=True,
+    extensions=("cl_khr_fp16", "cl_khr_image2d_from_buffer"),
+)  # fmt: skip
+"""Limits of a GPU of a phone."""
 FOLDER = "autotune-job"
 """Folder of everything in a bundle."""
 _SCRIPT = Path(__file__).with_name("run.sh")
@@ -68,9 +77,9 @@ def make_bundle(
     try:
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as bundle:
             for name, program in agents.items():
-                bundle.write(program, f"{FOLDER}/agent-{name}")
-            bundle.writestr(f"{FOLDER}/run.sh", _SCRIPT.read_bytes())
-            with bundle.open(f"{FOLDER}/work.bin", "w", force_zip64=True) as file:
+                bundle.writestr(_member(f"agent-{name}", 0o755), program.read_bytes())
+            bundle.writestr(_member("run.sh", 0o755), _SCRIPT.read_bytes())
+            with bundle.open(_member("work.bin", 0o644), "w", force_zip64=True) as file:
                 parts = zip(chosen, _shares(device, requests, chosen), strict=True)
                 note = note_for(device.slug, seconds, [_task(*both) for both in zip(requests, chosen, strict=True)])
                 write_work(file, note, parts, is_cpu=device.limits.is_cpu, budget_s=seconds)
@@ -80,6 +89,23 @@ def make_bundle(
     finally:
         draft.unlink(missing_ok=True)
     return list(agents)
+
+
+def presumed(device: Device) -> Device:
+    """Return a device of which only the slug is known with what phones of recent years have.
+
+    It must be presumed: what does not hold fails there, and costs a build.
+    """
+    if device.limits != DeviceLimits():
+        return device
+    return replace(device, limits=PRESUMED)
+
+
+def _member(name: str, mode: int) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(f"{FOLDER}/{name}")
+    member.external_attr = (stat.S_IFREG | mode) << 16
+    member.compress_type = zipfile.ZIP_DEFLATED
+    return member
 
 
 def candidates_of(

@@ -50,13 +50,13 @@ def bundle_command(options: argparse.Namespace) -> int:
     own, others = wanted_requests(options)
     for name in dict.fromkeys(request.problem.family for request in [*own, *others]):
         check_algorithms(name, options.algorithm)
-    from autotune.bundle.prepare import FOLDER, make_bundle
+    from autotune.bundle.prepare import FOLDER, make_bundle, presumed
     from autotune.cli.lookup import named_or_guessed_device
     from autotune.kernels.presets import fitting
     from autotune.store import Store
 
     with Store.open(options.db) as store:
-        device = named_or_guessed_device(options.device, store.devices())
+        device = presumed(named_or_guessed_device(options.device, store.devices()))
         requests, left_out = fitting(own, others, device.limits)
         for message in left_out:
             tell(f"left out: {message}")

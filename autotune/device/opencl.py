@@ -30,8 +30,8 @@ from autotune.errors import AutotuneError, BuildError, DeviceSelectionError, Ker
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, LocalMemory, Plan
 from autotune.model.problem import ELEMENT_TYPES
-from autotune.space.family import Draw
 from autotune.paths import user_cache_folder
+from autotune.space.family import Draw
 
 CHANNELS = {name: getattr(cl.channel_type, number.channel) for name, number in ELEMENT_TYPES.items() if number.channel}
 CHANNEL_ORDERS = {4: cl.channel_order.RGBA, 2: cl.channel_order.RG, 1: cl.channel_order.R}
