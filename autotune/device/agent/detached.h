@@ -23,7 +23,9 @@ int start_peer(struct peer *peer);
 void end_peer(struct peer *peer);
 /* Sends a command. A peer that is gone is noticed by the next `ask_peer`. */
 void tell_peer(struct peer *peer, uint8_t command, const void *head, size_t head_bytes, const void *body, size_t bytes);
-/* Sends a command and waits for its answer, whose payload the next call overwrites; ends a peer that is late. */
+/* Waits for an answer, whose payload the next call overwrites; ends a peer that is late. */
+struct reply await_peer(struct peer *peer, uint32_t limit_ms);
+/* Sends a command and waits for its answer. */
 struct reply ask_peer(struct peer *peer, uint8_t command, const void *body, size_t bytes, uint32_t limit_ms);
 
 /* Opens the result, whose complete records it passes to `take`; what is behind them is cut off. Returns 0 on error. */

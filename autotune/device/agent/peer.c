@@ -138,11 +138,14 @@ static struct reply next_reply(struct peer *peer, uint32_t deadline_ms) {
     return reply;
 }
 
-struct reply ask_peer(struct peer *peer, uint8_t command, const void *body, size_t bytes, uint32_t limit_ms) {
-    struct reply reply;
-    tell_peer(peer, command, NULL, 0, body, bytes);
-    reply = next_reply(peer, clock_ms() + limit_ms);
+struct reply await_peer(struct peer *peer, uint32_t limit_ms) {
+    struct reply reply = next_reply(peer, clock_ms() + limit_ms);
     if (reply.kind != ANSWER && reply.kind != ERROR)
         end_peer(peer);
     return reply;
+}
+
+struct reply ask_peer(struct peer *peer, uint8_t command, const void *body, size_t bytes, uint32_t limit_ms) {
+    tell_peer(peer, command, NULL, 0, body, bytes);
+    return await_peer(peer, limit_ms);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "choice.h"
 #include "detached.h"
 #include "outputs.h"
 #include "protocol.h"
@@ -19,12 +20,14 @@ static int has_name, has_device;
 
 static void search(struct problem *problem, uint64_t deadline_ms) {
     struct trial *trial;
-    while (spent_ms() < deadline_ms && (trial = next_trial(problem))) {
+    while (spent_ms() < deadline_ms && (trial = built_ahead() ? built_ahead() : next_trial(problem, NULL))) {
         need_agent();
-        if (set_up(trial, trial->kind == KIND_REFERENCE) && time_trial(trial, 0, &trial->time_ns))
+        if (set_up(trial, trial->kind == KIND_REFERENCE, next_trial(problem, trial)) &&
+            time_trial(trial, 0, &trial->time_ns))
             trial->state = RIGHT;
         clear(trial);
     }
+    stop_building();
 }
 
 /* Returns the number of the trials in the race: the default, then the fastest. */
@@ -60,7 +63,7 @@ static uint32_t set_up_all(struct trial **finalists, uint32_t count) {
             i = (uint32_t)-1;
             continue;
         }
-        if (finalists[i]->state == RIGHT && set_up(finalists[i], 1))
+        if (finalists[i]->state == RIGHT && set_up(finalists[i], 1, NULL))
             kept++;
         else
             clear(finalists[i]);
@@ -176,6 +179,10 @@ static void recall(uint8_t kind, struct cursor payload) {
         chosen[0] = number;
         chosen[1] = read_u32(&payload);
         has_device = 1;
+    } else if (kind == TOLD) {
+        read_u32(&payload);
+        number = read_u32(&payload);
+        note_driver(number, payload.at, payload.left);
     } else if (kind == SPENT) {
         spent_before_ms = read_u64(&whole);
     } else if (kind == SOLVED && number < work.problem_count) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "choice.h"
 #include "detached.h"
 #include "outputs.h"
 #include "protocol.h"
@@ -21,17 +22,16 @@
 #define LONGEST_NS 5e9
 #define SIGNIFICANT_NS 1e6   /* of a part, to foresee the whole from */
 #define MOST_STARTS 5        /* of an agent in a row that does not even open the device */
-#define MOST_DEVICES 64
-#define TYPE_OF_DEVICE 0x1000
 
 uint64_t spent_before_ms;
-uint32_t chosen[2] = {NO_HANDLE, NO_HANDLE}, in_hand = NO_HANDLE;
-static struct peer peer = {-1, -1, LIMIT_MS, 0};
+uint32_t in_hand = NO_HANDLE;
+static struct peer peer = {-1, -1, LIMIT_MS, 0}, builder = {-1, -1, LIMIT_MS, 0};
+static struct trial *ahead; /* which the builder builds */
 static uint32_t started_ms;
 
 /* What the commands of the trial in hand have shown. */
 static struct {
-    struct trial *trial;
+    struct trial *trial, *next;
     const struct problem *problem;
     uint64_t build_ns, limit, private_bytes;
     uint8_t check, outputs;
@@ -49,6 +49,7 @@ uint64_t spent_ms(void) {
 void leave(void) {
     uint8_t head[8];
     end_peer(&peer);
+    end_peer(&builder);
     put_u32(head, in_hand);
     if (in_hand != NO_HANDLE)
         record(DROPPED, head, 4, NULL, 0, 0);
@@ -94,10 +95,10 @@ int fail_lost(uint32_t trial) {
     return failed(FAILED_LOST, 0, 0, 0, NULL, 0);
 }
 
-/* Asks the agent for the trial in hand. Returns whether it answered; otherwise the trial has failed. */
-static int ask(uint8_t command, const uint8_t *body, size_t bytes, struct reply *reply) {
+/* Waits for what an agent answers to the trial in hand. Returns whether it did; otherwise the trial has failed. */
+static int await(struct peer *asked, uint8_t command, struct reply *reply) {
     uint32_t limit_ms = command == BUILD ? BUILD_LIMIT_MS : RUN_LIMIT_MS;
-    *reply = ask_peer(&peer, command, body, bytes, limit_ms);
+    *reply = await_peer(asked, limit_ms);
     if (reply->kind == ANSWER)
         return 1;
     if (reply->kind == ERROR) {
@@ -112,14 +113,19 @@ static int ask(uint8_t command, const uint8_t *body, size_t bytes, struct reply 
     return failed(FAILED_LATE, 0, command, (int32_t)limit_ms, NULL, 0);
 }
 
-/* The agent */
+static int ask(uint8_t command, const uint8_t *body, size_t bytes, struct reply *reply) {
+    tell_peer(&peer, command, NULL, 0, body, bytes);
+    return await(&peer, command, reply);
+}
 
-static int open_device(void) {
+/* The agents */
+
+static int open_device(struct peer *opening) {
     uint8_t body[9];
     put_u32(body, chosen[0]);
     put_u32(body + 4, chosen[1]);
     body[8] = 1; /* events tell times */
-    return ask_peer(&peer, OPEN, body, sizeof body, BUILD_LIMIT_MS).kind == ANSWER;
+    return ask_peer(opening, OPEN, body, sizeof body, BUILD_LIMIT_MS).kind == ANSWER;
 }
 
 int need_agent(void) {
@@ -129,7 +135,7 @@ int need_agent(void) {
     for (starts = 0; peer.to < 0 && starts < MOST_STARTS; starts++) {
         if (is_interrupted)
             leave();
-        if (!start_peer(&peer) || !open_device())
+        if (!start_peer(&peer) || !open_device(&peer))
             end_peer(&peer);
     }
     if (peer.to < 0) {
@@ -139,67 +145,46 @@ int need_agent(void) {
     return 1;
 }
 
-static int count_of(uint8_t command, const uint8_t *body, size_t bytes) {
-    struct reply reply = ask_peer(&peer, command, body, bytes, BUILD_LIMIT_MS);
-    uint32_t count = reply.kind == ANSWER ? read_u32(&reply.payload) : 0;
-    return (int)(count < MOST_DEVICES ? count : MOST_DEVICES);
+/* Building ahead */
+
+struct trial *built_ahead(void) { return ahead; }
+
+void stop_building(void) {
+    end_peer(&builder);
+    ahead = NULL;
 }
 
-/* Asks a query about a device or platform and records the answer. Returns its first number. */
-static uint64_t query(uint32_t platform, uint32_t device, uint32_t code, int is_recorded) {
-    uint8_t body[12];
+static void build_ahead(struct trial *trial) {
+    struct cursor setup = trial->setup, payload;
+    uint8_t command;
+    if (builder.to < 0 && (!start_peer(&builder) || !open_device(&builder))) {
+        end_peer(&builder);
+        return;
+    }
+    if (next_record(&setup, &command, &payload) && command == BUILD) {
+        tell_peer(&builder, BUILD, NULL, 0, payload.at, payload.left);
+        ahead = trial;
+    }
+}
+
+/* Takes what the builder has built of the trial in hand. Returns 0 if it has failed, and sets `is_loaded`. */
+static int take_built(struct cursor payload, int *is_loaded) {
+    struct cursor whole = payload;
+    const uint8_t *handle = read_bytes(&payload, 4);
+    size_t head = 8 + (size_t)read_u32(&payload);
     struct reply reply;
-    put_u32(body, platform);
-    put_u32(body + 4, device);
-    put_u32(body + 8, code);
-    reply = ask_peer(&peer, INFO, body, sizeof body, BUILD_LIMIT_MS);
-    if (reply.kind != ANSWER)
+    ahead = NULL;
+    if (!await(&builder, BUILD, &reply))
         return 0;
-    if (is_recorded)
-        record(TOLD, body, sizeof body, reply.payload.at, reply.payload.left, 0);
-    return read_u64(&reply.payload);
-}
-
-static void tell_device(void) {
-    static const char path[] = "/proc/cpuinfo";
-    struct cursor queries = work.queries;
-    uint32_t of_platform;
-    uint8_t head[9];
-    struct reply reply;
-    read_u32(&queries);
-    of_platform = read_u32(&queries);
-    while (queries.left >= 4) {
-        query(chosen[0], of_platform ? NO_HANDLE : chosen[1], read_u32(&queries), 1);
-        of_platform -= of_platform > 0;
+    if (!keeps_programs && handle && head <= whole.left) {
+        reply = ask_peer(&builder, BINARY, handle, 4, RUN_LIMIT_MS);
+        if (reply.kind == ANSWER && reply.payload.left) {
+            tell_peer(&peer, LOAD, whole.at, head, reply.payload.at, reply.payload.left);
+            *is_loaded = await_peer(&peer, BUILD_LIMIT_MS).kind == ANSWER;
+        }
     }
-    reply = ask_peer(&peer, READ_FILE, (const uint8_t *)path, sizeof path - 1, RUN_LIMIT_MS);
-    put_u32(head, chosen[0]);
-    put_u32(head + 4, chosen[1]);
-    head[8] = peer.size_t_bytes;
-    record(CHOSEN, head, sizeof head, reply.payload.at, reply.kind == ANSWER ? reply.payload.left : 0, 1);
-}
-
-int choose_device(void) {
-    struct cursor queries = work.queries;
-    uint32_t types = read_u32(&queries), platform, device;
-    uint32_t platforms = start_peer(&peer) ? (uint32_t)count_of(PLATFORMS, NULL, 0) : 0;
-    for (platform = 0; platform < platforms; platform++) {
-        uint8_t body[4];
-        uint32_t devices;
-        put_u32(body, platform);
-        devices = (uint32_t)count_of(DEVICES, body, sizeof body);
-        for (device = 0; device < devices; device++)
-            if (query(platform, device, TYPE_OF_DEVICE, 0) & types) {
-                chosen[0] = platform;
-                chosen[1] = device;
-                tell_device();
-                end_peer(&peer);
-                return 1;
-            }
-    }
-    end_peer(&peer);
-    fprintf(stderr, "autotune agent: %s\n", platforms ? "there is no device of the wanted kind" : "OpenCL cannot be used");
-    return 0;
+    tell_peer(&builder, RELEASE, NULL, 0, whole.at, 4);
+    return 1;
 }
 
 /* Commands of a trial */
@@ -280,8 +265,17 @@ static void take_facts(struct cursor payload) {
 static int carry_out_one(uint8_t command, struct cursor payload) {
     struct reply reply;
     uint64_t start_ns = clock_ns();
+    int is_loaded = 0;
     if (command == PART)
         return run_part(payload);
+    if (command == BUILD && now.trial == ahead) {
+        if (!take_built(payload, &is_loaded))
+            return 0;
+        now.build_ns += clock_ns() - start_ns;
+        if (is_loaded)
+            return 1;
+        start_ns = clock_ns();
+    }
     if (command == WRITE_DATA) {
         write_data(payload);
     } else if (command >= ALLOCATE) {
@@ -295,6 +289,8 @@ static int carry_out_one(uint8_t command, struct cursor payload) {
             return 0;
         if (command == BUILD || command == KERNELS)
             now.build_ns += clock_ns() - start_ns;
+        if (command == KERNELS && now.next)
+            build_ahead(now.next);
         if (command == READ)
             now.differs |= !keep_output(now.trial, now.check, now.outputs++, reply.payload.at, reply.payload.left,
                                         now.is_finalist);
@@ -317,9 +313,10 @@ static int carry_out(struct cursor section, struct cursor *last) {
     return 1;
 }
 
-int set_up(struct trial *trial, int is_finalist) {
+int set_up(struct trial *trial, int is_finalist, struct trial *next) {
     uint8_t head[28];
     begin(trial);
+    now.next = next;
     now.is_finalist = is_finalist;
     if (!carry_out(trial->setup, NULL))
         return 0;

@@ -190,7 +190,7 @@ static double hoped(const struct problem *problem, const struct trial *trial, do
     return (weights ? sum / weights : best) - CURIOSITY * nearest / FAR;
 }
 
-struct trial *next_trial(struct problem *problem) {
+struct trial *next_trial(struct problem *problem, const struct trial *given) {
     double best = best_ns(problem), least = 0;
     struct trial *found = NULL;
     uint32_t i, tried = 0;
@@ -200,7 +200,7 @@ struct trial *next_trial(struct problem *problem) {
     for (i = 0; i < problem->count; i++) {
         struct trial *trial = &problem->trials[i];
         double value;
-        if (trial->state != UNTRIED)
+        if (trial->state != UNTRIED || trial == given)
             continue;
         if (trial->kind != KIND_OTHER || tried % SPREAD_EVERY == 0)
             return trial;

@@ -47,8 +47,8 @@ int read_work(const char *path);
 
 struct problem *problem_of(uint32_t trial);
 
-/* Returns the trial to be measured next, NULL when all were tried. */
-struct trial *next_trial(struct problem *problem);
+/* Returns the trial to be measured next, other than the one given; NULL when there is none. */
+struct trial *next_trial(struct problem *problem, const struct trial *given);
 
 /* Returns the time of the fastest trial that is right so far, 0 without one. */
 double best_ns(const struct problem *problem);
