@@ -67,6 +67,11 @@ def parse_share(text: str) -> float:
         "begin with the configurations that crashed, hung or were running when an earlier run was killed; "
         "without this option they are never run again",
     ),
+    flag(
+        "--sustained",
+        "times at the speed that the device holds when hot, as in long use of a phone: heats it before the search and "
+        "before the finals, and gives it no rests",
+    ),
     argument(
         "--no-crossover",
         dest="crossover",
@@ -82,7 +87,7 @@ def parse_share(text: str) -> float:
     examples=(
         "run --device cpu --shape 512,512,512 --budget 2m",
         "run --device adreno --shape 64,3136,576 1000,1,2048 --trials 200 --algorithm microtile",
-        "run --device mali --preset resnet50 --budget 1h --db phone.sqlite",
+        "run --device mali --preset resnet50 --budget 1h --sustained --db phone.sqlite",
         "run --device mali --shape 512,512,512 --until-gain 1%",
         'run --device cpu --shape 512,512,512 "64,64,64 nt float16" --trials 50',
         "run --device cpu --family reduce --shape 64,1000 512,768,max --budget 1m",
@@ -168,6 +173,7 @@ def _tune(
             worker=worker,
             builds=builders_for(device),
             retries_quarantined=options.retry_quarantined,
+            is_sustained=options.sustained,
             sampler=sampler,
             foreign=foreign,
         )
