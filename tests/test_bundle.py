@@ -138,6 +138,7 @@ def test_what_an_agent_found_alone_is_stored_and_reported_like_a_run(job: Job, r
     limits = replace(job[1].limits, global_memory_bytes=memory)
     assert found.device == replace(job[1], selector="", limits=limits)
     assert found.is_finished
+    assert not found.unchecked
     assert 1 < found.seconds < 3 * SECONDS
     for problem, outcome in zip(PROBLEMS, found.outcomes, strict=True):
         assert outcome.request == Request(problem=problem, calls=2, label="test")
@@ -299,7 +300,10 @@ def imitation(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str],
     (folder / "work.bin").write_bytes(work)
     done = _run_alone(agent, folder / "work.bin", folder / NAME, environment)
     assert done.returncode == 0, done.stderr
-    return environment, agent, work, (folder / NAME).read_bytes()
+    rounds = {frame[5:9] for frame in _frames((folder / NAME).read_bytes()) if frame[0] == CONSTANTS["TIMED"]}
+    assert len(rounds) > 1, "a search and a race"
+    frames = [f for f in _frames((folder / NAME).read_bytes()) if f[0] != CONSTANTS["SOLVED"]]  # so that it goes on
+    return environment, agent, work, _joined(frames)
 
 
 def _changed(data: bytes, chance: random.Random) -> bytes:
@@ -320,6 +324,25 @@ def _changed(data: bytes, chance: random.Random) -> bytes:
             case 4:
                 frames.insert(at % len(frames), frames[chance.randrange(len(frames))])
     return b"".join(len(frame).to_bytes(4, "little") + frame for frame in frames)
+
+
+@pytest.mark.parametrize("place", ["class/kgsl/kgsl-3d0", "class/thermal/thermal_zone7"])
+def test_a_hot_device_rests_until_it_is_cool(
+    imitation: tuple[dict[str, str], Path, bytes, bytes], tmp_path: Path, place: str
+) -> None:
+    environment, agent, work, _ = imitation
+    (tmp_path / "work").write_bytes(work)
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
+    (folder / "type").write_text("gpuss-0\n")
+    (folder / "temp").write_text("91000\n")
+    command, environment = [agent, tmp_path / "work", tmp_path / NAME], environment | {"AUTOTUNE_SYS": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as running:
+        assert running.stderr
+        assert b"the device has 91 degrees Celsius: resting\n" in iter(running.stderr.readline, b"")
+        assert not [frame for frame in _frames((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["BEGUN"]]
+        (folder / "temp").write_text("60000\n")
+        assert running.wait(60) == 0
 
 
 def test_an_agent_survives_work_that_is_nonsense(

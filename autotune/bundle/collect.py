@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.bundle.note import Task, read_note
-from autotune.bundle.result import Failed, Output, Record, Result, Timed
+from autotune.bundle.result import Failed, Record, Result, Timed
 from autotune.bundle.script import read_back
 from autotune.device.agent.frames import CONSTANTS, RefusedCommand, how_ended
 from autotune.device.agent.recording import described
@@ -74,7 +74,7 @@ def collect(result: Result, store: Store) -> Collected:
     outcomes, unchecked, first = [], 0, 0
     for number, task in enumerate(note.tasks):
         records = {k: result.records[first + k] for k in range(len(task.configurations)) if first + k in result.records}
-        collecting = _Collecting(device, task, records, store, timer, f"{result.name.hex()} {number}")
+        collecting = _Collecting(device, task, records, result.contents, store, timer, f"{result.name.hex()} {number}")
         outcomes.append(collecting.outcome(is_finished=number in result.solved))
         unchecked += collecting.unchecked
         first += len(task.configurations)
@@ -103,16 +103,14 @@ def _samples(timed: Timed) -> tuple[Sample, ...]:
 class _Checks:
     """The two checks of a problem: which outputs are right."""
 
-    def __init__(self, task: Task, knowledge: Knowledge, records: Mapping[int, Record]) -> None:
+    def __init__(
+        self, task: Task, knowledge: Knowledge, records: Mapping[int, Record], contents: Mapping[int, memoryview]
+    ) -> None:
+        """`contents` are those of outputs by digest."""
         self._task = task
         self._knowledge = knowledge
         self._records = records
-        self._contents = {
-            (*place, output.digest): output.contents
-            for record in records.values()
-            for place, output in record.outputs.items()
-            if output.contents
-        }
+        self._contents = contents
         self._ratios: dict[object, float] = {}
 
     def ratio(self, number: int) -> float | None:
@@ -123,13 +121,13 @@ class _Checks:
         is_checked = any(check == 0 for check, _ in outputs)
         return max(found, key=lambda ratio: (not ratio <= 1.0, ratio)) if found and is_checked else None
 
-    def _of_check(self, check: int, plan: Plan, outputs: Mapping[tuple[int, int], Output]) -> float | None:
+    def _of_check(self, check: int, plan: Plan, outputs: Mapping[tuple[int, int], int]) -> float | None:
         count = len(read_back(plan))
         told = [outputs[check, number] for number in range(count) if (check, number) in outputs]
-        parts = [self._contents.get((check, number, output.digest)) for number, output in enumerate(told)]
+        parts = [self._contents.get(digest) for digest in told]
         if len(told) < count or any(part is None for part in parts):
             return None
-        key = (check, plan.buffers, tuple(output.digest for output in told))
+        key = (check, plan.buffers, tuple(told))
         if key not in self._ratios:
             self._ratios[key] = self._judged(check, plan, [part for part in parts if part is not None])
         return self._ratios[key]
@@ -165,6 +163,7 @@ class _Collecting:
         device: Device,
         task: Task,
         records: Mapping[int, Record],
+        contents: Mapping[int, memoryview],
         store: Store,
         timer: Timer,
         name: str,
@@ -175,7 +174,7 @@ class _Collecting:
         self._store = store
         self._knowledge = Knowledge(device, task.problem, store)
         self._timer = Timer.HOST if self._knowledge.timer is Timer.HOST else timer
-        self._checks = _Checks(task, self._knowledge, records)
+        self._checks = _Checks(task, self._knowledge, records, contents)
         self._name = name
         self._failures = FailureCounts()
         self._trials = 0

@@ -25,9 +25,9 @@ from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
 from autotune.store import Store
 
-TRIALS_PER_S = 1.5
-"""A device is not expected to try more candidates in its time."""
-FEWEST, MOST = 40, 400
+TRIALS_PER_S = 4.0
+"""A phone is not expected to try more candidates in its time."""
+FEWEST, MOST = 100, 400
 """Candidates of a problem, where the space has as many."""
 OPENINGS = 16
 NEAR_SHARE = 0.5

@@ -41,21 +41,14 @@ class Failed:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Output:
-    digest: int
-    contents: memoryview
-    """Empty where the result has those of an equal digest elsewhere."""
-
-
 @dataclass(kw_only=True)
 class Record:
     """What the result tells of one trial."""
 
     built: tuple[int, int, int] = (0, 0, 0)
     """Nanoseconds of the build, work-group limit and private memory of the kernels."""
-    outputs: dict[tuple[int, int], Output] = field(default_factory=dict)
-    """By check and number; the last ones."""
+    outputs: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The digests of its last outputs, by check and number."""
     timed: dict[int, Timed] = field(default_factory=dict)
     """By round."""
     failed: Failed | None = None
@@ -72,6 +65,8 @@ class Result:
     chosen: tuple[int, int, int] | None = None
     """Platform, device, and bytes of a size_t there."""
     cpuinfo: str = ""
+    contents: dict[int, memoryview] = field(default_factory=dict)
+    """Of outputs, by digest, as far as they came along."""
     records: dict[int, Record] = field(default_factory=lambda: defaultdict(Record))
     spent_s: float = 0.0
     solved: set[int] = field(default_factory=set)
@@ -183,7 +178,9 @@ def _take_built(result: Result, payload: memoryview) -> None:
 
 def _take_output(result: Result, payload: memoryview) -> None:
     _, check, number, digest = struct.unpack_from("<IBBQ", payload)
-    _record(result, payload).outputs[check, number] = Output(digest=digest, contents=payload[14:])
+    _record(result, payload).outputs[check, number] = digest
+    if len(payload) > 14:
+        result.contents[digest] = payload[14:]
 
 
 def _take_timed(result: Result, payload: memoryview) -> None:

@@ -7,6 +7,7 @@
 
 #include "choice.h"
 #include "detached.h"
+#include "heat.h"
 #include "outputs.h"
 #include "protocol.h"
 
@@ -60,6 +61,7 @@ void leave(void) {
 
 void begin(struct trial *trial) {
     uint8_t head[8];
+    rest_if_hot();
     if (is_interrupted)
         leave();
     put_u64(head, spent_ms());
