@@ -28,7 +28,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Request, TrialState
 from autotune.store import Store
-from factories import PHONE, device
+from factories import PHONE, Run, device
 
 PROBLEMS = (GemmProblem(m=48, n=40, k=36), GemmProblem.parse("1,64,96 float16"))
 SECONDS = 16.0
@@ -257,6 +257,31 @@ def test_a_note_of_other_kernels_is_refused(result: bytes) -> None:
     assert isinstance(note, Note)
     with pytest.raises(TableError, match="another version"):
         read_note(replace(note, code="1-0123456789ab").to_json())
+
+
+def test_the_commands_pack_and_collect(run: Run, job: Job, result: bytes, tmp_path: Path) -> None:
+    """The device of the bundle is one that nobody has asked."""
+    file, db = tmp_path / "job.zip", str(tmp_path / "db.sqlite")
+    shapes = ["--shape", "64,64,64", "1,64,96 float16"]
+    told = run(["bundle", "--device", "adreno-730", *shapes, "--budget", "10s", "-o", str(file), "--db", db])
+    assert told.out.startswith(f"{file}: ")
+    assert "for adreno-730, agents for " in told.out
+    with zipfile.ZipFile(file) as bundle:
+        modes = {info.filename: info.external_attr >> 16 & 0o777 for info in bundle.infolist()}
+        work = bundle.read(f"{FOLDER}/work.bin")
+    assert modes[f"{FOLDER}/run.sh"] == modes[f"{FOLDER}/agent-x86_64-linux"] == 0o755
+    assert b"image2d_t" in work, "phones are presumed to have images"
+    (tmp_path / NAME).write_bytes(result)
+    told = run(["collect", str(tmp_path), "--db", db])
+    assert "48x40x36" in told.out
+    assert "not finished" not in told.err
+    assert "48x40x36" in run(["lookup", "--device", job[1].slug, "48,40,36", "--tuned", "--db", db]).out
+
+
+def test_what_a_bundle_needs_is_said(run: Run, tmp_path: Path) -> None:
+    asked = ["bundle", "--device", "adreno", "-o", str(tmp_path / "job.zip")]
+    assert "a bundle needs a time" in run([*asked, "--shape", "64,64,64"], 2).err
+    assert "no shape given" in run([*asked, "--budget", "1m"], 2).err
 
 
 def _run_alone(
