@@ -29,6 +29,7 @@ from autotune.model.device import Device, DeviceLimits
 _TYPE_CPU, _TYPE_GPU = 1 << 1, 1 << 2
 _LOCAL_MEMORY_OF_ITS_OWN = 1
 _IMAGE_PITCH_ALIGNMENT = 0x104A
+_IMAGE_MAX_BUFFER_SIZE = 0x1040
 _ATOMIC_MEMORY_CAPABILITIES = 0x1063
 _ORDER_ACQUIRE_RELEASE, _SCOPE_DEVICE = 1 << 1, 1 << 5
 _Number = Literal["uint", "size_t"]
@@ -206,6 +207,7 @@ def _limits(raw: Any, machine: Machine, *, is_cpu: bool) -> DeviceLimits:
         max_image_width=number(raw, "image2d_max_width") if has_images else 0,
         max_image_height=number(raw, "image2d_max_height") if has_images else 0,
         image_pitch_alignment=_first(_query_numbers(raw, machine, _IMAGE_PITCH_ALIGNMENT, "uint")) if has_images else 0,
+        max_image_line=_first(_query_numbers(raw, machine, _IMAGE_MAX_BUFFER_SIZE, "size_t")) if has_images else 0,
         register_allocations=_sizes(raw, machine, extensions, _REGISTER_ALLOCATIONS),
         sub_group_sizes=_sizes(raw, machine, extensions, _SUB_GROUP_SIZES),
         has_sub_groups=_has_sub_groups(raw, extensions),

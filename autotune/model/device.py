@@ -72,6 +72,8 @@ class DeviceLimits:
     max_image_height: int = 0
     image_pitch_alignment: int = 0
     """In pixels; 0 if the driver does not report it."""
+    max_image_line: int = 0
+    """Pixels of the longest image over a buffer (``image1d_buffer_t``); 0 if the driver does not report it."""
     register_allocations: tuple[int, ...] = ()
     """Register counts per work-item that the compiler can be asked to use; empty if it offers no choice."""
     sub_group_sizes: tuple[int, ...] = ()
