@@ -114,23 +114,32 @@ class _Checks:
         self._ratios: dict[object, float] = {}
 
     def ratio(self, number: int) -> float | None:
-        """Return error over tolerance of a trial's outputs, infinity for stray writes; None if they did not come."""
+        """Return the largest error over tolerance of a trial's outputs, infinity for stray writes.
+
+        None unless some of its outputs of the first check came along.
+        """
+        found = self._ratios_of(number, 0)
+        both = [*found, *self._ratios_of(number, 1)]
+        return max(both, key=lambda ratio: (not ratio <= 1.0, ratio)) if found else None
+
+    def count(self, number: int) -> int:
+        """Return how many runs of a trial were judged."""
+        return len(self._ratios_of(number, 0)) + len(self._ratios_of(number, 1))
+
+    def _ratios_of(self, number: int, check: int) -> list[float]:
+        """Return the error over tolerance of each run of a check whose outputs came along."""
         outputs = self._records[number].outputs
         plan = self._knowledge.plan(self._task.configurations[number])
-        found = [r for check in (0, 1) if (r := self._of_check(check, plan, outputs)) is not None]
-        is_checked = any(check == 0 for check, _ in outputs)
-        return max(found, key=lambda ratio: (not ratio <= 1.0, ratio)) if found and is_checked else None
-
-    def _of_check(self, check: int, plan: Plan, outputs: Mapping[tuple[int, int], int]) -> float | None:
-        count = len(read_back(plan))
-        told = [outputs[check, number] for number in range(count) if (check, number) in outputs]
-        parts = [self._contents.get(digest) for digest in told]
-        if len(told) < count or any(part is None for part in parts):
-            return None
-        key = (check, plan.buffers, tuple(told))
-        if key not in self._ratios:
-            self._ratios[key] = self._judged(check, plan, [part for part in parts if part is not None])
-        return self._ratios[key]
+        found = []
+        for digests in zip(*(outputs[check, place] for place in range(len(read_back(plan)))), strict=False):
+            parts = [part for digest in digests if (part := self._contents.get(digest)) is not None]
+            if len(parts) < len(digests):
+                continue
+            key = (check, plan.buffers, digests)
+            if key not in self._ratios:
+                self._ratios[key] = self._judged(check, plan, parts)
+            found.append(self._ratios[key])
+        return found
 
     def _judged(self, check: int, plan: Plan, parts: list[memoryview]) -> float:
         values: dict[str, NDArray[Any]] = {}
@@ -317,7 +326,10 @@ class _Collecting:
             return incumbent
         is_early = decision.verdict is Verdict.PROVISIONAL
         winner = knowledge.winner(
-            decision, time_ns, samples=0 if is_early else samples[decision.configuration], verifications=2
+            decision,
+            time_ns,
+            samples=0 if is_early else samples[decision.configuration],
+            verifications=self._checks.count(self._task.configurations.index(decision.configuration)),
         )
         self._store.record_winner(winner)
         return winner

@@ -40,7 +40,8 @@ FINALISTS_MEMORY = 0.25
 PRESUMED = DeviceLimits(
     compute_units=2, max_work_group_size=512, max_work_item_sizes=(512, 512, 512), local_memory_bytes=2**15,
     global_memory_bytes=2**31, max_allocation_bytes=2**29, has_images=True, max_image_width=16384,
-    max_image_height=16384, image_pitch_alignment=64, has_float16=True, shares_host_memory=True,
+    max_image_height=16384, max_image_line=65536, image_pitch_alignment=64, has_float16=True,
+    shares_host_memory=True,
     extensions=("cl_khr_fp16", "cl_khr_image2d_from_buffer"),
 )  # fmt: skip
 """Limits of a GPU of a phone."""

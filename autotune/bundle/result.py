@@ -19,7 +19,7 @@ NAME = "result.bin"
 _KINDS = {
     CONSTANTS[name]: name
     for name in ("NOTE", "RESULT", "TOLD", "CHOSEN", "BEGUN", "BUILT", "OUTPUT", "TIMED", "FAILED", "SPENT", "SOLVED",
-                 "DROPPED")
+                 "DROPPED", "CHECKED")
 }  # fmt: skip
 
 
@@ -47,8 +47,8 @@ class Record:
 
     built: tuple[int, int, int] = (0, 0, 0)
     """Nanoseconds of the build, work-group limit and private memory of the kernels."""
-    outputs: dict[tuple[int, int], int] = field(default_factory=dict)
-    """The digests of its last outputs, by check and number."""
+    outputs: dict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
+    """The digests of its outputs, one for each run, by check and number."""
     timed: dict[int, Timed] = field(default_factory=dict)
     """By round."""
     failed: Failed | None = None
@@ -178,7 +178,7 @@ def _take_built(result: Result, payload: memoryview) -> None:
 
 def _take_output(result: Result, payload: memoryview) -> None:
     _, check, number, digest = struct.unpack_from("<IBBQ", payload)
-    _record(result, payload).outputs[check, number] = digest
+    _record(result, payload).outputs[check, number].append(digest)
     if len(payload) > 14:
         result.contents[digest] = payload[14:]
 
@@ -222,4 +222,5 @@ _TAKE = {
     "SPENT": _take_spent,
     "SOLVED": _take_solved,
     "DROPPED": _take_begun,
+    "CHECKED": _take_begun,
 }

@@ -43,6 +43,7 @@ _SUB_GROUP_SIZES: tuple[_Query, ...] = (
 """Extension, code and type of the queries by which each vendor tells such sizes."""
 FURTHER_QUERIES = (
     _IMAGE_PITCH_ALIGNMENT,
+    _IMAGE_MAX_BUFFER_SIZE,
     _ATOMIC_MEMORY_CAPABILITIES,
     *(code for _, code, _ in (*_REGISTER_ALLOCATIONS, *_SUB_GROUP_SIZES)),
 )

@@ -10,7 +10,7 @@
 #ifndef AUTOTUNE_PROTOCOL_H
 #define AUTOTUNE_PROTOCOL_H
 
-#define PROTOCOL_DIGEST "14a0541f692b9d00"
+#define PROTOCOL_DIGEST "e6c02d9e7a1cb427"
 
 #define PROTOCOL_MAGIC "autotune"
 
@@ -125,6 +125,7 @@
 #define SPENT 104     /* uint64 milliseconds since the start, without pauses */
 #define SOLVED 105    /* uint32 problem */
 #define DROPPED 106   /* uint32 trial, which was interrupted and is not to blame */
+#define CHECKED 107   /* uint32 trial, all of whose outputs of both checks are there once more */
 
 /* Why a trial failed. */
 #define FAILED_REFUSED 0  /* number: OpenCL status */

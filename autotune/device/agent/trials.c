@@ -315,6 +315,16 @@ static int carry_out(struct cursor section, struct cursor *last) {
     return 1;
 }
 
+/* Carries out the first checks of the trial in hand. */
+static int check(uint8_t count) {
+    for (now.check = 0; now.check < count; now.check++) {
+        now.outputs = 0;
+        if (!carry_out(now.trial->checks[now.check], NULL))
+            return 0;
+    }
+    return now.differs ? failed(FAILED_DIFFERS, 0, READ, 0, NULL, 0) : 1;
+}
+
 int set_up(struct trial *trial, int is_finalist, struct trial *next) {
     uint8_t head[28];
     begin(trial);
@@ -327,14 +337,19 @@ int set_up(struct trial *trial, int is_finalist, struct trial *next) {
     put_u64(head + 12, now.limit);
     put_u64(head + 20, now.private_bytes);
     record(BUILT, head, sizeof head, NULL, 0, 0);
-    for (now.check = 0; now.check < 1 + is_finalist; now.check++) {
-        now.outputs = 0;
-        if (!carry_out(trial->checks[now.check], NULL))
-            return 0;
-    }
-    if (now.differs)
-        return failed(FAILED_DIFFERS, 0, READ, 0, NULL, 0);
-    return carry_out(trial->time, &trial->launches);
+    return check(1 + is_finalist) && carry_out(trial->time, &trial->launches);
+}
+
+int check_again(struct trial *trial) {
+    uint8_t head[4];
+    begin(trial);
+    now.is_finalist = 1;
+    if (!check(2))
+        return 0;
+    put_u32(head, trial->number);
+    record(CHECKED, head, sizeof head, NULL, 0, 0);
+    in_hand = NO_HANDLE;
+    return 1;
 }
 
 void clear(struct trial *trial) {
@@ -348,16 +363,6 @@ void clear(struct trial *trial) {
 static double time_of(uint64_t host_ns, uint64_t event_ns, uint32_t calls) {
     int is_possible = event_ns > 0 && (double)event_ns <= 1.05 * (double)host_ns + 2000.0 * calls;
     return (double)(is_possible ? event_ns : host_ns) / calls;
-}
-
-static void sort(double *values, int count) {
-    int i, j;
-    for (i = 1; i < count; i++)
-        for (j = i; j > 0 && values[j] < values[j - 1]; j--) {
-            double value = values[j];
-            values[j] = values[j - 1];
-            values[j - 1] = value;
-        }
 }
 
 int time_trial(struct trial *trial, uint32_t round, double *time_ns) {
@@ -389,7 +394,6 @@ int time_trial(struct trial *trial, uint32_t round, double *time_ns) {
     }
     record(TIMED, told, 12 + 16 * (size_t)samples, NULL, 0, 0);
     in_hand = NO_HANDLE;
-    sort(times, samples);
-    *time_ns = times[samples / 2];
+    *time_ns = median_of(times, (uint32_t)samples);
     return 1;
 }

@@ -33,6 +33,9 @@ struct trial *built_ahead(void);
 /* Ends what is being built ahead. */
 void stop_building(void);
 
+/* Runs both checks of a trial that is set up once more. Returns 0 if it has failed. */
+int check_again(struct trial *trial);
+
 /* Releases what a trial has set up. */
 void clear(struct trial *trial);
 

@@ -153,6 +153,17 @@ double best_ns(const struct problem *problem) {
     return best;
 }
 
+double median_of(const double *values, uint32_t count) {
+    double sorted[MOST_ROUNDS];
+    uint32_t i, j;
+    for (i = 0; i < count; i++) {
+        for (j = i; j > 0 && sorted[j - 1] > values[i]; j--)
+            sorted[j] = sorted[j - 1];
+        sorted[j] = values[i];
+    }
+    return count ? sorted[count / 2] : 0;
+}
+
 /* The binary logarithm of a positive number, linear between powers of two. */
 static double logarithm(double value) {
     union {

@@ -16,7 +16,7 @@ struct trial {
     enum state state;
     double time_ns;             /* by the search */
     double call_ns;             /* a call by the host's clock, for the length of samples */
-    float rounds[MOST_ROUNDS];  /* times in the race */
+    double rounds[MOST_ROUNDS]; /* times in the race */
     uint32_t round_count;
 };
 
@@ -46,6 +46,9 @@ extern struct work work;
 int read_work(const char *path);
 
 struct problem *problem_of(uint32_t trial);
+
+/* Returns the median of at most MOST_ROUNDS values, 0 of none. */
+double median_of(const double *values, uint32_t count);
 
 /* Returns the trial to be measured next, other than the one given; NULL when there is none. */
 struct trial *next_trial(struct problem *problem, const struct trial *given);
