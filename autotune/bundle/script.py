@@ -25,7 +25,7 @@ from autotune.search.task import Task
 _ELEMENTS = {
     "float32": "FLOAT32", "float16": "FLOAT16", "float64": "FLOAT64", "int8": "INT8", "int32": "INT32",
 }  # fmt: skip
-_TYPE_CPU, _TYPE_OTHER = 1 << 1, ~(1 << 1) & 0xFFFFFFFF
+_TYPE_CPU, _TYPE_OTHER = 0b10, 0xFFFFFFFF & ~0b11  # the lowest bit marks a default
 NAME_BYTES = 16
 
 

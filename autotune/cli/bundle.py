@@ -16,15 +16,14 @@ from autotune.cli.arguments import (
     command,
     family,
     repeated,
+    seed,
     shape,
     words,
 )
-from autotune.cli.arguments import seed as seed_argument
-from autotune.cli.output import print_result, tell
+from autotune.cli.output import print_result, require_winners, tell
 from autotune.cli.run import check_algorithms, wanted_requests
 from autotune.errors import ProblemError, UsageError
-
-_RESULT_HINT = "give result.bin, the folder it is in, or a ZIP archive with it"
+from autotune.model.trial import Request
 
 
 @command(
@@ -35,7 +34,7 @@ _RESULT_HINT = "give result.bin, the folder it is in, or a ZIP archive with it"
     repeated("--preset", "NAME", "the products of a network; see autotune presets"),
     budget("device time for all shapes: 90s, 10m, 1h30m"),
     words("--algorithm", "NAME", "candidates of these only: naive, dot, ..."),
-    seed_argument("seed of the candidates"),
+    seed("seed of the candidates"),
     argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the bundle, a ZIP archive"),
     QUIET,
     DATABASE,
@@ -47,13 +46,17 @@ def bundle_command(options: argparse.Namespace) -> int:
         raise UsageError("a bundle needs a time", hint="--budget 50m")
     if not (options.shape or options.shapes or options.preset):
         raise UsageError("no shape given", hint="give --shape SHAPE, --shapes FILE or --preset NAME")
-    own, others = wanted_requests(options)
+    own, others = wanted_requests(argparse.Namespace(**vars(options), misses=False))
     for name in dict.fromkeys(request.problem.family for request in [*own, *others]):
         check_algorithms(name, options.algorithm)
     from autotune.bundle.prepare import FOLDER, make_bundle, presumed
     from autotune.cli.lookup import named_or_guessed_device
     from autotune.kernels.presets import fitting
     from autotune.store import Store
+
+    def chosen(request: Request, count: int) -> None:
+        if not options.quiet:
+            tell(f"{request.problem.label}: {count} candidates")
 
     with Store.open(options.db) as store:
         device = presumed(named_or_guessed_device(options.device, store.devices()))
@@ -62,21 +65,24 @@ def bundle_command(options: argparse.Namespace) -> int:
             tell(f"left out: {message}")
         if not requests:
             raise ProblemError("no shape fits the device")
-
-        def told(request: object, count: int) -> None:
-            if not options.quiet:
-                tell(f"{request.problem.label}: {count} candidates")  # type: ignore[attr-defined]
-
         agents = make_bundle(
-            options.output, device, requests, store, options.budget,
-            algorithms=options.algorithm, seed=options.seed, listener=told,
-        )  # fmt: skip
+            options.output,
+            device,
+            requests,
+            store,
+            options.budget,
+            algorithms=options.algorithm,
+            seed=options.seed,
+            listener=chosen,
+        )
     size = options.output.stat().st_size / 2**20
     print(f"{options.output}: {size:.1f} MiB, for {device.slug}, agents for {', '.join(agents)}")
     if not options.quiet:
-        tell(f"on an Android phone: unzip it, adb push {FOLDER} /data/local/tmp/, "
-             f"adb shell sh /data/local/tmp/{FOLDER}/run.sh, adb pull /data/local/tmp/{FOLDER}/result.bin; "
-             "then autotune collect result.bin")  # fmt: skip
+        place = f"/data/local/tmp/{FOLDER}"
+        tell(
+            f"on an Android phone: unzip it, adb push {FOLDER} /data/local/tmp/, adb shell sh {place}/run.sh, "
+            f"adb pull {place}/result.bin; then autotune collect result.bin"
+        )
     return 0
 
 
@@ -105,4 +111,6 @@ def collect_command(options: argparse.Namespace) -> int:
         tell("the work was not finished: start run.sh again where it ran, and collect the result again")
     print_failures(found.outcomes, found.device.slug, sys.stderr if options.json else sys.stdout)
     print_result(options, found.device.slug, found.outcomes, is_complete=found.is_finished)
+    if found.is_finished:
+        require_winners(found.device, found.outcomes)
     return 0

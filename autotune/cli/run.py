@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, LEARN_FROM, QUIET, WANTED, WIDE, argument, command, flag
 from autotune.cli.interrupts import Interrupts, tell_stopped
 from autotune.cli.jobs import run_elsewhere
-from autotune.cli.output import print_result, standard_error, tell
+from autotune.cli.output import print_result, require_winners, standard_error, tell
 from autotune.device.links import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
 from autotune.kernels import find_family
@@ -212,7 +212,7 @@ def wanted_requests(options: argparse.Namespace) -> tuple[list[Request], list[Re
     problem_type = find_family(options.family).problem_type
     own = read_requests(problem_type, options.shape, [])
     listed = read_requests(problem_type, [], options.shapes)
-    if not (options.preset or getattr(options, "misses", False)):
+    if not (options.preset or options.misses):
         return [*own, *listed], []
     return own, [*listed, *(request for name in options.preset for request in preset(name))]
 
@@ -388,13 +388,5 @@ def _report(
     print_result(options, device.slug, outcomes, is_complete=is_complete)
     if was_stopped:
         return tell_stopped(options, "every trial is kept. To go on")
-    failed = [outcome.request.problem.label for outcome in outcomes if outcome.winner is None]
-    if failed:
-        shapes = ", ".join(failed[:5]) + (" and others" if len(failed) > 5 else "")
-        cause = next((o.commonest_failure for o in outcomes if o.winner is None and o.commonest_failure), None)
-        because = f": {cause.count} times {cause.state.value}: {cause.message}" if cause and cause.message else ""
-        raise AutotuneError(
-            f"no configuration gave correct results for {shapes}{because}",
-            hint=f"run `autotune doctor --device {device.slug}`, or try another driver for the device",
-        )
+    require_winners(device, outcomes)
     return 0
