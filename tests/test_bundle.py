@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -19,7 +20,10 @@ from autotune.bundle.collect import Collected, collect
 from autotune.bundle.note import Note, read_note
 from autotune.bundle.prepare import FOLDER, make_bundle
 from autotune.bundle.result import NAME, load, read_result
+from autotune.device.agent import FOLDER as FOLDER_OF_AGENT
 from autotune.device.agent.frames import CONSTANTS
+from autotune.device.agent.machine import QUERIES, QUERIES_OF_PLATFORMS
+from autotune.device.agent.recording import described
 from autotune.device.discovery import discover_behind
 from autotune.device.links.toolchains import LINUX, can_build
 from autotune.errors import AutotuneError, TableError
@@ -238,6 +242,28 @@ def test_nonsense_is_refused_clearly(result: bytes, store: Store) -> None:
         except AutotuneError:  # any other exception fails the test
             refused += 1
     assert refused > MUTATIONS // 10
+
+
+class _Everything(dict[tuple[int, int, int], bytes]):
+    """Answers of a driver that has all extensions, and what it was asked."""
+
+    def get(self, key: tuple[int, int, int], default: object = None) -> bytes:  # type: ignore[override]
+        self[key] = b""
+        extensions = (FOLDER_OF_AGENT.parent / "description.py").read_text() + (
+            FOLDER_OF_AGENT.parent.parent / "model" / "device.py"
+        ).read_text()
+        found = " ".join(re.findall(r"cl_\w+", extensions))
+        return {0x1000: struct.pack("<Q", 4), 0x1030: found.encode(), 0x1016: b"\1\0\0\0", 0x102C: b"NVIDIA"}.get(
+            key[2], b"OpenCL 3.0 CUDA " if key[2] in (0x102F, 0x103D) else b"\x08\0\0\0\0\0\0\0"
+        )
+
+
+def test_everything_that_describes_a_device_is_asked_by_a_bundle() -> None:
+    asked = _Everything()
+    described(asked, (0, 0, 8), "")
+    codes = {query for _, _, query in asked}
+    assert {0x4000, 0x4108, 0x41EB} <= codes, "those of extensions, too"
+    assert codes <= {*QUERIES, *QUERIES_OF_PLATFORMS}
 
 
 @pytest.mark.parametrize("names", [[], ["a/result.bin", "b/result.bin"]])

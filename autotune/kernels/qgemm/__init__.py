@@ -12,18 +12,60 @@ classic product of matrix and vector, `own_rows` follows what inference engines 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
 
 from autotune.kernels.qgemm.algorithms import ALGORITHMS
+from autotune.kernels.qgemm.formats import FORMATS, UNIT
 from autotune.kernels.qgemm.plan import PLAN
-from autotune.kernels.qgemm.problem import EXAMPLES, QGemmProblem
-from autotune.kernels.qgemm.rule import by_rule
+from autotune.kernels.qgemm.problem import (
+    BLOCK,
+    BYTES_MOVED,
+    EXAMPLES,
+    MAX_ELEMENTS,
+    MAX_EXPERTS,
+    MODES,
+    QGemmProblem,
+)
+from autotune.kernels.qgemm.rule import ESTIMATE, by_rule, candidates
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.space.family import Case, KernelFamily
+from autotune.space.expression import round_up
+from autotune.space.family import Case, CExport, KernelFamily
 
 __all__ = ["FAMILY", "QGemm", "QGemmProblem"]
+
+
+def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem]:
+    assert isinstance(example, QGemmProblem)
+    values, block = PLAN.values(example, configuration), example.format.block
+    k = round_up(values["lanes"] * values["units_per_lane"] * UNIT, block)
+    for m_rest, n_rest, k_rest, experts in product((0, 1), (0, 1), (0, block), (1, 2)):
+        m, n = values["group_rows"] + m_rest, values["group_columns"] + n_rest
+        yield replace(example, m=m, n=n, k=k + k_rest, experts=experts)
+
+
+_C_EXPORT = CExport(
+    about="Y = X * W^T: `weights` W (m rows of k) of every expert in the bytes of their format, `x` X (n, k) with its rows"
+    " sorted by expert, `starts` (experts + 1) of type int, where the rows of each begin and the last end, NULL for a"
+    " single expert, `y` Y (n, m).",
+    kind=("weights", "mode"),
+    words={"weights": tuple(FORMATS), "mode": tuple(MODES)},
+    least={"m": "1", "n": "1", "k": BLOCK, "experts": "1"},
+    conditions=(
+        f"k % ({BLOCK}) == 0 and experts <= {MAX_EXPERTS}",
+        f"n * k <= {MAX_ELEMENTS} and n * m <= {MAX_ELEMENTS} and m * k <= {MAX_ELEMENTS}",
+        f"experts * m * k <= {MAX_ELEMENTS}",
+    ),
+    candidates=candidates,
+    estimate=ESTIMATE,
+    bytes_moved=BYTES_MOVED,
+    plan=PLAN,
+    packing="0 if layout == 'rows' else packed_words",
+    samples=_samples,
+)
 
 
 class QGemm(KernelFamily):
@@ -35,6 +77,8 @@ class QGemm(KernelFamily):
     problem_type = QGemmProblem
     algorithms = ALGORITHMS
     baseline = Configuration.of("naive", relaxed_math="off")
+    c_export = _C_EXPORT
+    packing_parameters = ("layout", "packed_words")
 
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
         return PLAN.plan(problem, configuration)
