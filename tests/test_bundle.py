@@ -247,7 +247,7 @@ def test_nonsense_is_refused_clearly(result: bytes, store: Store) -> None:
 class _Everything(dict[tuple[int, int, int], bytes]):
     """Answers of a driver that has all extensions, and what it was asked."""
 
-    def get(self, key: tuple[int, int, int], default: object = None) -> bytes:  # type: ignore[override]
+    def get(self, key: tuple[int, int, int], default: object = None) -> bytes:
         self[key] = b""
         extensions = (FOLDER_OF_AGENT.parent / "description.py").read_text() + (
             FOLDER_OF_AGENT.parent.parent / "model" / "device.py"
