@@ -96,13 +96,12 @@ def result(job: Job) -> bytes:
     folder, _ = job
     process = _start(folder)
     _when(folder, lambda seen: "TIMED" in seen)
-    os.killpg(process.pid, signal.SIGTERM)  # to the shell and the agent, as Ctrl-C
-    process.wait(30)
-    _when(folder, lambda seen: "SPENT" in seen)
+    while not _is_interrupted_in_a_trial(folder, process):
+        process = _start(folder)
     count = len(_frames((folder / NAME).read_bytes()))
     process = _start(folder)
     _when(folder, lambda seen: len(_frames((folder / NAME).read_bytes())) > count + 12)
-    while not _kill_in_a_trial(folder, process):
+    while not _is_killed_in_a_trial(folder, process):
         process = _start(folder)
     process = _start(folder)
     _, errors = process.communicate(timeout=180)
@@ -110,15 +109,27 @@ def result(job: Job) -> bytes:
     return load(folder)
 
 
-def _kill_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]") -> bool:
-    """Kill everything as a restart does; return whether a trial was running."""
+def _is_interrupted_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]") -> bool:
+    """End everything as Ctrl-C does, and return whether a trial was running."""
+    _end_in_a_trial(folder, process, signal.SIGTERM)
+    _when(folder, lambda seen: "SPENT" in seen)
+    return any(frame[0] == CONSTANTS["DROPPED"] for frame in _frames((folder / NAME).read_bytes()))
+
+
+def _is_killed_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]") -> bool:
+    """Kill everything as a restart does, and return whether a trial was running."""
+    _end_in_a_trial(folder, process, signal.SIGKILL)
+    return _is_in_a_trial(folder)
+
+
+def _end_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]", how: signal.Signals) -> None:
     last = (folder / NAME).stat().st_size
     while not _is_in_a_trial(folder) or (folder / NAME).stat().st_size == last:
         assert process.poll() is None
         time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
+    os.killpg(process.pid, how)
     process.wait(30)
-    return _is_in_a_trial(folder)
+    time.sleep(0.2)  # the shell may end before the agent
 
 
 def _is_in_a_trial(folder: Path) -> bool:

@@ -4,22 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from autotune.cli.arguments import (
-    DATABASE,
-    DEVICE,
-    JSON,
-    QUIET,
-    SHAPES,
-    WIDE,
-    argument,
-    budget,
-    command,
-    family,
-    repeated,
-    seed,
-    shape,
-    words,
-)
+from autotune.cli.arguments import BUNDLED, DATABASE, JSON, QUIET, WIDE, argument, command
 from autotune.cli.output import print_result, require_winners, tell
 from autotune.cli.run import check_algorithms, wanted_requests
 from autotune.errors import ProblemError, UsageError
@@ -27,14 +12,7 @@ from autotune.model.trial import Request
 
 
 @command(
-    DEVICE,
-    family("that of the shapes given here; a preset has its own"),
-    shape("a shape to tune"),
-    SHAPES,
-    repeated("--preset", "NAME", "the products of a network; see autotune presets"),
-    budget("device time for all shapes: 90s, 10m, 1h30m"),
-    words("--algorithm", "NAME", "candidates of these only: naive, dot, ..."),
-    seed("seed of the candidates"),
+    *BUNDLED,
     argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the bundle, a ZIP archive"),
     QUIET,
     DATABASE,
