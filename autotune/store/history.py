@@ -15,6 +15,14 @@ from autotune.store.trials import StoredTrial, TrialRow, to_trial
 
 RECENT_TRIALS = 20_000
 _LAST_TRIAL = select(func.max(TrialRow.id))
+_HOUR = (
+    func.substr(TrialRow.measured_at, 1, 13).label("hour"),
+    func.count(),
+    func.count().filter(TrialRow.state != TrialState.COMPLETE.value),
+    # The columns of Measurement are not declared by name.
+    *(func.avg(TrialRow.__table__.c[name]) for name in ("temperature_c", "clock_mhz")),
+)
+"""What is summed up of the trials of an hour, in the order of the fields of Hour."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +67,8 @@ class HistoryLedger(Transactions):
 
     def hours(self, device_slug: str, most: int) -> list[Hour]:
         """Return the last `most` hours in which a device measured trials, oldest first."""
-        hour = func.substr(TrialRow.measured_at, 1, 13).label("hour")
-        failed = func.count().filter(TrialRow.state != TrialState.COMPLETE.value)
-        # The columns of Measurement are not declared by name.
-        means = [func.avg(TrialRow.__table__.c[name]) for name in ("temperature_c", "clock_mhz")]
         query = (
-            select(hour, func.count(), failed, *means)
+            select(*_HOUR)
             .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
             .where(DeviceRow.slug == device_slug)
             .group_by("hour")
@@ -72,10 +76,21 @@ class HistoryLedger(Transactions):
             .limit(most)
         )
         rows = self.read(lambda session: session.execute(query).all())
-        return [
-            Hour(hour=f"{row[0]}:00:00Z", trials=row[1], failed=row[2], temperature_c=row[3], clock_mhz=row[4])
-            for row in reversed(rows)
-        ]
+        return [_to_hour(*row) for row in reversed(rows)]
+
+    def fleet_hours(self, most_trials: int) -> dict[str, list[Hour]]:
+        """Return the hours of the last `most_trials` trials by the slug of their device, oldest first."""
+        query = (
+            select(DeviceRow.slug, *_HOUR)
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(TrialRow.id > _LAST_TRIAL.scalar_subquery() - most_trials)
+            .group_by(DeviceRow.slug, "hour")
+            .order_by(DeviceRow.slug, "hour")
+        )
+        found: dict[str, list[Hour]] = {}
+        for slug, *hour in self.read(lambda session: session.execute(query).all()):
+            found.setdefault(slug, []).append(_to_hour(*hour))
+        return found
 
     def best_by_driver(self, device_slug: str, family: str) -> list[tuple[Problem, str, float]]:
         """Return the least time in nanoseconds of each problem under each driver, in the order of first trials."""
@@ -159,6 +174,10 @@ class HistoryLedger(Transactions):
             return known_rows([*rows, *runs], lambda found: _stored(*found))
 
         return self.read(read)
+
+
+def _to_hour(hour: str, trials: int, failed: int, temperature_c: float | None, clock_mhz: float | None) -> Hour:
+    return Hour(hour=f"{hour}:00:00Z", trials=trials, failed=failed, temperature_c=temperature_c, clock_mhz=clock_mhz)
 
 
 def _stored(row: TrialRow, of: ProblemRow) -> StoredTrial:

@@ -44,6 +44,7 @@ function numbers(entries, known, naive) {
     ["Ties", `${verdicts("tie")}`],
     ["Default is best", `${verdicts("default")}`],
     ["Default fails", `${verdicts("default failed")}`],
+    ["Not yet in finals", verdicts("provisional") > 0 && `${verdicts("provisional")}`],
     ["Best rate", [rate(fastest, fastest.time_ns), h("small", {}, fastest.shape)]],
   ], "tiles");
 }
