@@ -200,7 +200,7 @@ def test_a_size_shows_its_search_its_rivals_and_what_mattered(seen: Seen) -> Non
 def test_a_device_shows_what_tuning_gained_and_keeps_the_filters_in_the_address(seen: Seen) -> None:
     page = seen.open(f"#/device/{SLUG}")
     expect(page.locator(".tiles")).to_contain_text("Median gain over default")
-    expect(page.get_by_role("table", name="Sizes by their gain")).to_contain_text("or a tie")
+    expect(page.get_by_role("table", name="Sizes of gemm by their gain")).to_contain_text("or a tie")
     points = page.get_by_role("application")
     points.focus()
     page.keyboard.press("End")
@@ -275,6 +275,10 @@ def test_what_is_in_quarantine_is_shown_and_allowed_again(seen: Seen, served: Se
     crashed = trial(Configuration.of("microtile", unroll=1), TrialState.CRASHED, message="killed by SIGSEGV")
     store.add_trial(device, GemmProblem(m=8, n=8, k=8), crashed, provenance())
     page = seen.open("#/device/mali-g57")
+    page.get_by_text("Why trials failed").click()
+    expect(page.get_by_role("table", name="What trials failed with").get_by_role("rowheader")).to_have_text(
+        "killed by SIGSEGV"
+    )
     row = page.get_by_role("table", name="Configurations in quarantine").get_by_role("row", name="8x8x8")
     expect(row).to_contain_text("killed by SIGSEGV")
     row.get_by_role("button", name="Allow again").click()

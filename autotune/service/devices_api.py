@@ -16,9 +16,10 @@ from autotune.service.core import Service
 from autotune.service.forms import AllowForm
 from autotune.service.pools import Pools
 from autotune.service.tables_api import Family, Slug
-from autotune.store import Hour, Store
+from autotune.store import FailureReason, Hour, Store
 
 MAX_QUARANTINED = 500
+MAX_REASONS = 50
 MAX_HOURS = 24 * 31
 MAX_SPEED_CHECKS = 1000
 MAX_FLEET_TRIALS = 100_000
@@ -47,6 +48,7 @@ class FailuresAnswer(BaseModel):
 
     trials: dict[str, int] = Field(description="number of trials by how they ended")
     last_measured: str
+    reasons: list[FailureReason] = Field(description=f"what trials failed with, the {MAX_REASONS} commonest")
     quarantined: list[QuarantinedView] = Field(description=f"the newest {MAX_QUARANTINED}, newest first")
     total: int = Field(description="number of configurations in quarantine")
 
@@ -192,6 +194,7 @@ def _failures(store: Store, slug: str) -> FailuresAnswer:
     return FailuresAnswer(
         trials=counts.by_state,
         last_measured=counts.last_measured,
+        reasons=store.failure_reasons(slug, MAX_REASONS),
         total=len(quarantined),
         quarantined=[
             QuarantinedView(

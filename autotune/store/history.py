@@ -14,6 +14,7 @@ from autotune.store.transactions import Transactions
 from autotune.store.trials import StoredTrial, TrialRow, to_trial
 
 RECENT_TRIALS = 20_000
+REASON_LENGTH = 300
 _LAST_TRIAL = select(func.max(TrialRow.id))
 _HOUR = (
     func.substr(TrialRow.measured_at, 1, 13).label("hour"),
@@ -33,6 +34,18 @@ class TrialCounts:
     """Number of trials by value of TrialState."""
     last_measured: str
     """Time of the last trial, UTC, ISO 8601; empty without trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureReason:
+    """A way in which trials of a device failed, and how often."""
+
+    state: str
+    message: str
+    """Its first REASON_LENGTH characters."""
+    trials: int
+    last_measured: str
+    """UTC, ISO 8601."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +77,20 @@ class HistoryLedger(Transactions):
         rows = self.read(lambda session: session.execute(query).all())
         last = max((moment for _, _, moment in rows), default="")
         return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
+
+    def failure_reasons(self, device_slug: str, most: int) -> list[FailureReason]:
+        """Return what the trials of a device failed with, under every driver, the commonest `most` first."""
+        message = func.substr(TrialRow.message, 1, REASON_LENGTH).label("reason")
+        query = (
+            select(TrialRow.state, message, func.count().label("times"), func.max(TrialRow.measured_at))
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug, TrialRow.state != TrialState.COMPLETE.value)
+            .group_by(TrialRow.state, "reason")
+            .order_by(desc("times"), TrialRow.state, "reason")
+            .limit(most)
+        )
+        rows = self.read(lambda session: session.execute(query).all())
+        return [FailureReason(state=row[0], message=row[1], trials=row[2], last_measured=row[3]) for row in rows]
 
     def hours(self, device_slug: str, most: int) -> list[Hour]:
         """Return the last `most` hours in which a device measured trials, oldest first."""
