@@ -18,7 +18,8 @@ export function hours(slug, found, checks) {
     { name: "Hour", kind: "head", cell: ({ hour }) => moment(hour) },
     { name: "Failed", kind: "number", cell: ({ failed }) => `${failed}` },
     ...shown.map(([name, word, text]) => ({ name: word, kind: "number", cell: (item) => (item[name] === null ? "–" : text(item[name])) })),
-  ]);
+  ], { class: "rows" });
+  list.element.classList.add("tall");
   list.show([...found].reverse(), ({ hour }) => hour);
   const points = (name) => found.filter((hour) => hour[name] !== null).map((hour) => ({ at: Date.parse(hour.hour), value: hour[name], kind: "more" }));
   const speed = checks.map((check) => ({ at: Date.parse(check.measured_at), value: check.ratio, kind: check.is_change ? "much" : "more" }));

@@ -3,7 +3,7 @@
 
 import { axes, inner, linear, logarithmic, picture, s, spread } from "./charts.js";
 import { steps } from "./comparison.js";
-import { fill, h, hint, select } from "./dom.js";
+import { breakable, fill, h, hint, select } from "./dom.js";
 import { count, tick, time } from "./format.js";
 
 const MOST = 600;
@@ -52,7 +52,7 @@ class Brushed {
     this.told = h("p.summary", { role: "status" });
     this.elements = [
       h("div.filters", {}, this.slider("From rank", "fast"), this.slider("to rank", "slow"), this.told), this.lines,
-      h("div.multiples", {}, this.names.map((name) => h("figure.multiple", {}, h("figcaption.heading", {}, name, this.lists.get(name)), this.slices.get(name)))),
+      h("div.multiples", {}, this.names.map((name) => h("figure.multiple", {}, h("figcaption.heading", {}, h("span", {}, breakable(name)), this.lists.get(name)), this.slices.get(name)))),
     ];
     this.draw();
   }
@@ -88,8 +88,8 @@ class Brushed {
   draw() {
     const left = this.known.map((_, index) => this.isIn(index));
     const chosen = this.known.filter((_, index) => left[index]);
-    const span = chosen.length ? `, ${time(chosen.at(-1).time_ns)} to ${time(chosen[0].time_ns)}` : "";
-    this.told.textContent = `${chosen.length} of ${count(this.known.length, "trial")}${span}`;
+    const span = [...new Set([chosen.at(-1), chosen[0]].filter(Boolean).map(({ time_ns }) => time(time_ns)))].join(" to ");
+    this.told.textContent = [`${chosen.length} of ${count(this.known.length, "trial")}`, span].filter(Boolean).join(", ");
     fill(this.lines, lines(this.known, this.names, this.levels, left));
     for (const [name, place] of this.slices) fill(place, slice(this.known, name, this.levels.get(name), left));
   }

@@ -13,7 +13,7 @@ const COLUMNS = [
   { name: "State", cell: (trial) => state(trial.state) },
   { name: "Time", kind: "number", cell: (trial) => time(trial.time_ns) },
   { name: "Purpose", cell: ({ purpose }) => purpose },
-  { name: "Configuration", cell: (trial) => h("code", {}, configuration(trial.configuration)) },
+  { name: "Configuration", cell: (trial) => h("code.long", {}, configuration(trial.configuration)) },
   { name: "Measured", cell: (trial) => moment(trial.measured_at) },
   { name: "Notes", cell: ({ message }) => message.slice(0, 300) },
 ];
