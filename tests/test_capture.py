@@ -73,8 +73,10 @@ def compiled(folder: Path, sources: tuple[str, ...], program: str) -> str:
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("launches")
-    (folder / "include").mkdir()
-    (folder / "include" / "shared.h").write_text("#define SHARED 1\n")
+    (folder / "include" / "deep").mkdir(parents=True)
+    (folder / "include" / "shared.h").write_text('#include "deep/first.h"\n')
+    (folder / "include" / "deep" / "first.h").write_text('#include "second.h"\n')
+    (folder / "include" / "deep" / "second.h").write_text("#define SHARED 1\n")
     return compiled(folder, (str(DATA / "launches.c"),), "launches")
 
 

@@ -348,15 +348,18 @@ def _with_includes(text: str, folders: Sequence[Path]) -> str:
     """Return a source with the files that it includes in their places, where they can be found."""
     count = 0
 
-    def included(found: re.Match[str]) -> str:
-        nonlocal count
-        path = next((folder / found[1] for folder in folders if (folder / found[1]).is_file()), None)
-        count += 1
-        if path is None or count > _MOST_INCLUDES:
-            return found[0]
-        return _INCLUDE.sub(included, path.read_text("utf-8", "replace"))
+    def inserted(text: str, beside: Sequence[Path]) -> str:
+        def included(found: re.Match[str]) -> str:
+            nonlocal count
+            path = next((place / found[1] for place in (*beside, *folders) if (place / found[1]).is_file()), None)
+            count += 1
+            if path is None or count > _MOST_INCLUDES:
+                return found[0]
+            return inserted(path.read_text("utf-8", "replace"), [path.parent])
 
-    return _INCLUDE.sub(included, text)
+        return _INCLUDE.sub(included, text)
+
+    return inserted(text, ())
 
 
 def _names_of(arguments: Sequence[Argument]) -> list[str]:
