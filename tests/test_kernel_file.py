@@ -1,6 +1,7 @@
 """Kernel files: a TOML file that describes a kernel of the user's, as every command sees it."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -466,6 +467,30 @@ def test_a_wrong_default_fails_the_check(folder: Path, pocl: Device, capsys: pyt
     family_of(folder)
     assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small", "--no-simulator"]) == 1
     assert "wrong" in capsys.readouterr().out
+
+
+SIMULATOR = """#!/bin/sh
+case "$*" in *--uninitialized*)
+    printf '\nOCLGRIND FATAL ERROR (Uninitialized.cpp:1)\nUnsupported instruction: freeze\n\tKernel: scale\n';;
+*)
+    printf '\nRead-write data race at global memory address 0x10\n\tKernel: scale\n\tAt line 5 of scale.cl:\n';;
+esac > "$(echo "$*" | sed 's/.*--log \\([^ ]*\\) .*/\\1/')"
+exit 1
+"""
+
+
+def test_where_the_simulator_gives_up_races_are_still_looked_for(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family_of(folder)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "oclgrind").write_text(SIMULATOR)
+    (folder / "bin" / "oclgrind").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+    assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small"]) == 1
+    told = capsys.readouterr()
+    assert "gave up with --data-races --uninitialized: Unsupported instruction: freeze" in told.err
+    assert told.out.splitlines()[-1] == "oclgrind: scale: Read-write data race (line 5 of scale.cl)"
 
 
 def test_init_writes_a_file_that_needs_little(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:

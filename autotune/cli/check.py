@@ -81,30 +81,43 @@ def _simulated(family: "FileFamily") -> list[str]:
         tell("Oclgrind is not used: it needs small sizes, listed under `check`")
         return []
     tell(f"looking for races and bad accesses with Oclgrind, at most {SIMULATED_S:.0f} s ...")
-    ours = [sys.executable, "-m", "autotune", "check", str(family.file.path), "--small", "--device", SIMULATOR]
+    for checks in (("--data-races", "--uninitialized"), ("--data-races",)):
+        text = _log_of_simulator([program, *checks], family.file.path)
+        fatal = re.search(r"FATAL ERROR.*\n(.*)", text)
+        if not fatal:
+            break
+        tell(f"Oclgrind gave up with {' '.join(checks)}: {fatal[1]}")
+    found = dict.fromkeys(filter(None, map(_complaint, re.split(r"\n\s*\n", text))))
+    return [f"oclgrind: {line}" for line in list(found)[:MOST_COMPLAINTS]]
+
+
+def _log_of_simulator(simulator: list[str], file: Path) -> str:
+    """Return what Oclgrind writes of a check at the small sizes; empty, and told why, if it cannot run it."""
+    ours = [sys.executable, "-m", "autotune", "check", str(file), "--small", "--device", SIMULATOR]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        command = [program, "--data-races", "--uninitialized", "--log", str(log), *ours]
         environment = {**os.environ, _INSIDE: "1"}
         try:
             done = subprocess.run(  # noqa: S603 - our own command
-                command, env=environment, capture_output=True, text=True, timeout=SIMULATED_S, check=False
-            )
+                [*simulator, "--log", str(log), *ours],
+                env=environment, capture_output=True, text=True, timeout=SIMULATED_S, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             tell("Oclgrind was stopped: these sizes take it too long")
-            return []
+            return ""
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    found = dict.fromkeys(filter(None, map(_complaint, re.split(r"\n\s*\n", text))))
-    if not found and done.returncode:
-        tell(f"Oclgrind could not run it: {done.stderr.strip().splitlines()[-1:] or done.stdout[-300:]}")
-    return [f"oclgrind: {line}" for line in list(found)[:MOST_COMPLAINTS]]
+    if done.returncode and not text:
+        tell(f"Oclgrind could not run it: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
+    return text
 
 
 def _complaint(paragraph: str) -> str:
     """Return a complaint of Oclgrind in one line, without addresses; empty for anything else."""
     lines = paragraph.strip().splitlines()
     what = re.sub(r" (at|to|from)( \w+){0,3} (memory )?address 0x[0-9a-f]+", "", lines[0]) if lines else ""
-    if not re.search(r"race|[Ii]nvalid|[Uu]ninitialized|exceeds|outside|out of|alignment|divergence", what):
+    if "FATAL ERROR" in what or not re.search(
+        r"race|[Ii]nvalid|[Uu]ninitialized|exceeds|outside|out of|alignment|divergence", what
+    ):
         return ""
     kernel = next((line.split(":")[1].strip() for line in lines if "Kernel:" in line), "")
     place = next((line.strip().rstrip(":") for line in lines if "At line" in line), "")
