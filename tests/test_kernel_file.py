@@ -17,6 +17,7 @@ from autotune.cli import main
 from autotune.errors import BuildError, ConfigurationError, ProblemError, UsageError
 from autotune.kernel_file.draft import draft
 from autotune.kernel_file.family import FileFamily
+from autotune.kernel_file.reading import read_kernel_file
 from autotune.kernels import FILES, families_of_files, find_family
 from autotune.kernels.render import render
 from autotune.measure.worker import Worker
@@ -497,10 +498,56 @@ def test_init_writes_a_file_that_needs_little(folder: Path, pocl: Device, capsys
     text = draft(folder / "scale.cl")
     assert 'x = { buffer = "float32", size = "n" }' in text
     assert 'y = { buffer = "float32", size = "n", access = "out" }' in text
-    assert "PER_ITEM = [1, 0, 2, 4]" in text
+    assert "PER_ITEM = [1, 2, 4]" in text
     assert main(["init", str(folder / "scale.cl")]) == 0
     assert main(["init", str(folder / "scale.cl")]) == 2, "an existing file is left as it is"
     assert "exists and was left" in capsys.readouterr().err
     assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--no-simulator"]) == 0
     with pytest.raises(UsageError, match=r"no kernel 'scales'"):
         draft(folder / "scale.cl", "scales")
+
+
+GUESSED = """
+#define WIDTH 4096
+#define HEIGHT 2048
+#ifndef FAST
+#define FAST 1
+#endif
+typedef float2 pair;
+kernel void other(global float *c) { c[get_global_id(0)] = FAST; }
+kernel void smooth(
+#if PAIRS == 1
+    global float *restrict dst,
+#else
+    global pair *restrict dst,
+#endif
+    global const float *src, local float *near, unsigned char shade
+) {
+    const int x = get_group_id(0) * block_size_x + get_local_id(0), y = get_group_id(1) * block_size_y;
+    global float *to = (global float *)(dst + y * WIDTH);
+    near[get_local_id(0)] = src[y * WIDTH + x];
+    for (int i = 0; i < ROWS; i++) to[x + i * WIDTH] = near[0] + (HEIGHT > 1 ? M_PI_F : 0.5f);
+}
+"""
+
+
+def test_init_guesses_what_the_source_leaves_to_its_build(folder: Path) -> None:
+    (folder / "guessed.cl").write_text(GUESSED)
+    text = draft(folder / "guessed.cl", "smooth")
+    (folder / "guessed.toml").write_text(text)
+    file = read_kernel_file(folder / "guessed.toml")
+    assert (file.global_size, file.local_size) == (
+        "round_up(WIDTH, block_size_x), round_up(HEIGHT, block_size_y)", "block_size_x, block_size_y",
+    )  # fmt: skip
+    assert file.sizes == {"WIDTH": 4096, "HEIGHT": 2048} and file.defines == {"WIDTH": "WIDTH", "HEIGHT": "HEIGHT"}
+    some = (16, 4, 8, 32, 64)
+    assert file.parameters == {
+        "block_size_x": some,
+        "block_size_y": some,
+        "ROWS": some,
+        "PAIRS": (0, 1),
+        "FAST": (1, 2, 4),
+    }
+    assert file.outputs == ["dst"], "through a pointer made from it"
+    assert file.arguments["near"].local == "4 * block_size_x * block_size_y"
+    assert "# check this: its type is pair" in text and "(--kernel NAME): other" in text

@@ -69,6 +69,9 @@ def check_command(options: argparse.Namespace) -> int:
     wrong = [trial for _, _, trial in rows if trial.state is not TrialState.COMPLETE]
     if not wrong and not complaints and not options.json:
         print(f"{len(rows)} runs are right")
+    given = family.file.reference
+    if not (given.kernel or given.python or given.outputs):
+        tell("there is no reference: the default was compared with itself only")
     return WRONG if wrong or complaints or not rows else 0
 
 
@@ -153,7 +156,8 @@ def _run(worker: Any, device: Device, family: "FileFamily", problem: Problem, co
 def _print(device: Device, rows: list[tuple[Problem, Trial]]) -> None:
     for problem, trial in rows:
         measured = trial.measurement
-        told = f"right, {measured.time_ns / 1e3:.4g} us" if measured else f"{trial.state.value}: {trial.message}"
+        told = f"right, {measured.time_ns / 1e3:.4g} us" if measured else trial.state.value
+        told += f": {trial.message}" if trial.message else ""
         print(f"{device.slug}  {problem.label}  {trial.configuration.algorithm}: {told}")
 
 

@@ -258,6 +258,8 @@ class Case(ABC):
     inputs: Mapping[str, "NDArray[Any]"]
     """Initial contents by buffer name; an output that must be written completely starts poisoned."""
     scalars: Mapping[str, float]
+    remark: str = ""
+    """What a person should know of outputs that are right, such as elements that are never written."""
 
     def expect(self, outputs: Mapping[str, "NDArray[Any]"]) -> None:
         """Take the outputs of `reference` as the right ones, after which it is None."""
