@@ -406,6 +406,13 @@ def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: 
     assert outcome["winner"]["problem"]["n"] == 1000
     assert main(["lookup", "1000", "--family", "scale", "--device", pocl.slug, "--db", database]) == 0
     assert "match      exact" in capsys.readouterr().out
+    os.environ[FILES] = ""
+    find_family.cache_clear()
+    families_of_files.cache_clear()
+    assert main(["lookup", "1000", "--family", "scale", "--device", pocl.slug, "--db", database]) == 2
+    assert "name your kernel's file, or list it in AUTOTUNE_FAMILIES" in capsys.readouterr().err
+    assert main(["lookup", "1000", "--family", file, "--device", pocl.slug, "--db", database]) == 0
+    assert "match      exact" in capsys.readouterr().out
 
 
 def test_exports_give_the_choice_to_a_c_program(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:

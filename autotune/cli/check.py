@@ -84,7 +84,9 @@ def _simulated(family: "FileFamily") -> list[str]:
         tell("Oclgrind is not used: it needs small sizes, listed under `check`")
         return []
     tell(f"looking for races and bad accesses with Oclgrind, at most {SIMULATED_S:.0f} s ...")
-    for checks in (("--data-races", "--uninitialized"), ("--data-races",)):
+    has_images = any(entry.image or entry.line for entry in family.file.arguments.values())
+    # Oclgrind takes all that is in an image for uninitialised.
+    for checks in (("--data-races", "--uninitialized"), ("--data-races",))[has_images:]:
         text = _log_of_simulator([program, *checks], family.file.path)
         fatal = re.search(r"FATAL ERROR.*\n(.*)", text)
         if not fatal:
