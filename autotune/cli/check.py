@@ -30,6 +30,8 @@ SIMULATOR = "oclgrind"
 """A device that finds data races, bad accesses and uninitialised values, thousands of times slower than others."""
 SIMULATED_S = 300.0
 MOST_COMPLAINTS = 10
+FAULT = " (a fault: the kernel leaves its memory, or reads what is not aligned, as NVIDIA's local void * is not)"
+"""What a driver means that refuses its queue after a launch."""
 _INSIDE = "AUTOTUNE_SIMULATED"
 """Environment variable that is set in the process that Oclgrind runs."""
 
@@ -160,6 +162,7 @@ def _print(device: Device, rows: list[tuple[Problem, Trial]]) -> None:
         measured = trial.measurement
         told = f"right, {measured.time_ns / 1e3:.4g} us" if measured else trial.state.value
         told += f": {trial.message}" if trial.message else ""
+        told += FAULT if re.search("INVALID_COMMAND_QUEUE|OUT_OF_RESOURCES", trial.message) else ""
         print(f"{device.slug}  {problem.label}  {trial.configuration.algorithm}: {told}")
 
 
