@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import autotune
 from autotune.device.families import FAMILIES
 from autotune.errors import UsageError, did_you_mean
-from autotune.kernels import family_names
+from autotune.kernels import FILES, KERNEL_FILES, family_names, is_family
 
 MODULES = (
     "devices", "doctor", "presets", "run", "bundle", "init", "check", "tune", "capture", "verify", "status", "report",
@@ -146,10 +146,25 @@ def one_of(*arguments: Argument) -> Argument:
 def family(meaning: str, *, default: str | None = "gemm") -> Argument:
     def add(parser: Any) -> None:  # only now, since a family's file may be wrong
         names = family_names()
-        told = f"kernel family, {' or '.join(names)}: {meaning}" + (f" ({default})" if default else "")
-        parser.add_argument("--family", metavar="NAME", choices=names, default=default, help=told)
+        told = f"kernel family, {', '.join(names)} or a kernel file: {meaning}" + (f" ({default})" if default else "")
+        parser.add_argument("--family", metavar="NAME", type=_family, default=default, help=told)
 
     return add
+
+
+def _family(text: str) -> str:
+    """Return the name of a family, or of that of a kernel file, which the process and its children know from then on.
+
+    Raises UsageError.
+    """
+    if text.endswith(KERNEL_FILES):
+        from autotune.search.own_kernel import use_file
+
+        return use_file(Path(text)).name
+    if not is_family(text):
+        there = f"there are {', '.join(family_names())}; name your kernel's file, or list it in {FILES}"
+        raise UsageError(f"--family: there is no kernel family {text[:80]!r}", hint=there)
+    return text
 
 
 def shape(meaning: str) -> Argument:

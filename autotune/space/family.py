@@ -282,6 +282,8 @@ class Case(ABC):
     scalars: Mapping[str, float]
     draws: Mapping[str, Draw] = MappingProxyType({})
     """For those of the inputs, by buffer name, that consist of nothing but random numbers."""
+    remark: str = ""
+    """What a person should know of outputs that are right, such as elements that are never written."""
 
     def expect(self, outputs: Mapping[str, "NDArray[Any]"]) -> None:
         """Take the outputs of `reference` as the right ones, after which it is None."""
