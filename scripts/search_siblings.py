@@ -10,7 +10,6 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from recorded_space import RecordedSpace, load
@@ -37,14 +36,6 @@ arguments = {{ out = {{ buffer = "int32", size = "n", access = "out" }} }}
 SOURCE = "kernel void {name}(global int *out) {{ out[get_global_id(0)] = {sum}; }}\n"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Warm:
-    """A search that knew others: the devices it learnt from, and its rows in the order of their evaluation."""
-
-    teachers: tuple[str, ...]
-    rows: list[int]
-
-
 def write_kernel_files(paths: Sequence[Path], folder: Path) -> None:
     """Write a kernel file for each kernel, with the values of all its spaces, and make the product know them.
 
@@ -62,8 +53,13 @@ def write_kernel_files(paths: Sequence[Path], folder: Path) -> None:
     os.environ[FILES] = os.pathsep.join(str(folder / f"{name}.toml") for name in kernels)
 
 
-def warm_search(path: Path, ledgers: Mapping[Path, Sequence[int]], seed: int, budget: int) -> Warm:
-    """Search a space where searches of others have measured the rows of `ledgers`."""
+def warm_search(
+    path: Path, ledgers: Mapping[Path, Sequence[int]], seed: int, budget: int
+) -> tuple[tuple[str, ...], list[int]]:
+    """Search a space where searches of others have measured the rows of `ledgers`.
+
+    Returns the devices that it learnt from, and the rows in the order of their evaluation.
+    """
     problem = find_family(load(path).kernel).examples()[0]
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "ledger.sqlite") as store:
         for other, rows in ledgers.items():
@@ -87,7 +83,7 @@ def warm_search(path: Path, ledgers: Mapping[Path, Sequence[int]], seed: int, bu
             here.learn(trial)
             proposals.tell(trial)
             found.append(row)
-    return Warm(teachers=teachers, rows=found)
+    return teachers, found
 
 
 def _device(path: Path) -> Device:

@@ -122,8 +122,8 @@ class TestForetoldGain:
         runs = [bench.search(path, seed, 40) for path in paths for seed in (0, 1)]
         tasks = list(bench.sibling_tasks(paths, runs))
         assert [(task[0], list(task[1]), task[2]) for task in tasks[:2]] == [(paths[0], paths[1:], s) for s in (0, 1)]
-        _, found = bench.search_warm(tasks[0])
-        assert found.teachers == ("w2", "a3"), "the devices of its maker teach first"
+        found, teachers = bench.search_warm(tasks[0])
+        assert teachers == ("w2", "a3"), "the devices of its maker teach first"
         times = bench.load(paths[1]).times_ms
         assert found.rows[0] == min(tasks[0][1][paths[1]], key=lambda row: (np.isnan(times[row]), times[row]))
         assert len(set(found.rows)) == len(found.rows) > 50
