@@ -34,6 +34,7 @@ ORDER = (
     "store",
     "propose",
     "search",
+    "bundle",
     "predict",
     "runtime",
     "export",
@@ -61,6 +62,7 @@ OWNERS = {
     "pydantic": {"service"},
     "uvicorn": {"service"},
     "numpy": {
+        "bundle",
         "capture",
         "space",
         "kernel_file",

@@ -17,9 +17,9 @@ from autotune.errors import UsageError, did_you_mean
 from autotune.kernels import family_names
 
 MODULES = (
-    "devices", "doctor", "presets", "run", "init", "check", "tune", "capture", "verify", "status", "report", "compile",
-    "builder", "evaluate", "lookup", "show", "misses", "export", "import_table", "backup", "help", "serve", "worker",
-    "jobs",
+    "devices", "doctor", "presets", "run", "bundle", "init", "check", "tune", "capture", "verify", "status", "report",
+    "compile", "builder", "evaluate", "lookup", "show", "misses", "export", "import_table", "backup", "help", "serve",
+    "worker", "jobs",
 )  # fmt: skip
 """The modules with commands, in the order in which `autotune --help` lists these."""
 
@@ -220,19 +220,19 @@ WIDE = flag(
     "show every column of the table, also those that do not fit the terminal: trials of this run, samples of "
     "the winner's time, verifications of its result, ...",
 )
-WANTED = (
+BUNDLED = (
     DEVICE,
     family("that of the shapes given here; a preset has its own"),
     shape("a shape to tune"),
     SHAPES,
     TOKENS,
     repeated("--preset", "NAME", "the products of a network; see autotune presets"),
-    integer("--trials", 1, 10**9, "at most N new trials for each shape"),
     budget("time for all shapes: 90s, 10m, 1h30m"),
     words("--algorithm", "NAME", "search only these: naive, dot, ..."),
     seed("seed of the proposals; inputs are drawn afresh in every run"),
 )
 """The arguments that say what to tune, on which device, and for how long."""
+WANTED = (*BUNDLED, integer("--trials", 1, 10**9, "at most N new trials for each shape"))
 _SERVER = "address of autotune serve, such as http://10.0.0.5:8765"
 TOKEN = file("--token-file", "file with the service's token in its first line")
 SERVER = (argument("--server", metavar="URL", required=True, help=_SERVER), TOKEN)
