@@ -94,9 +94,9 @@ def _narrow_products() -> str:
 
     return _section(
         "float16 and int8 on an H100",
-        "Speed against cuBLAS, which uses matrix units for all of them; above 1 the tuned kernel is faster. cuBLAS sums "
-        "float16 in float32 in either mode. int8 is multiplied by a transposed B. The last two columns are "
-        "the default of the same card if it had no matrix units: packed float16, and dot products of four int8.",
+        "Speed against cuBLAS, which uses matrix units for all of them; above 1 the tuned kernel is faster. cuBLAS "
+        "sums float16 in float32 in either mode. int8 is multiplied by a transposed B. The last two columns: the "
+        "default of the same card if it had no matrix units: packed float16, and dot products of four int8.",
         "scripts/bench_gemm --device nvidia --set float16 --db tuning.sqlite --output float16.json",
         *map(table, ("float16", "float16-acc16", "int8")),
     )
