@@ -212,11 +212,16 @@ class Engine:
         buffers = {buffer.name: buffer for buffer in plan.buffers}
         values = dict(choice.configuration.values)
         layout = (packs, buffers.get(packed), *map(values.get, self.family.packing_parameters))
-        port = self.executor.port
+        port, work = self.executor.port, _part(plan, works)
+
+        def bound(memory: Sequence[Memory]) -> BoundCall:
+            return BoundCall(port, program, work, (), {**fixed, **dict(zip(names, memory, strict=True))})
+
         ready = Ready(
             problem=problem,
             choice=choice,
-            call=BoundCall(port, program, _part(plan, works), names, fixed, tuple(plan.named_scalars)),
+            call=BoundCall(port, program, work, names, fixed, tuple(plan.named_scalars)),
+            bound=bound,
             packing=BoundCall(port, program, _part(plan, packs), (constant, packed), {}) if must_pack else None,
             packed=buffers.get(packed) or plan.buffers[0],
             views=views,

@@ -54,7 +54,7 @@ class BoundCall:
         self._port = port
         views = [buffer for buffer in plan.buffers if buffer.role is Role.VIEW]
         of_fixed = {view.name: port.allocate(view, fixed) for view in views if view.view_of in fixed}
-        views = [view for view in views if view.name not in operands]
+        views = [view for view in views if view.name not in operands and view.name not in fixed]
         self._over = [(view, operands.index(view.view_of)) for view in views if view.view_of in operands]
         self._views: dict[tuple[str, int], tuple[Memory, Memory]] = {}
         """Images over operands of calls, by name and identity of the memory, which is kept alive with them."""

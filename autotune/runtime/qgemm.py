@@ -15,7 +15,7 @@ from autotune.kernels.qgemm.formats import FORMATS
 from autotune.kernels.qgemm.int4 import Int4Weights
 from autotune.runtime.choice import Choice, Weights
 from autotune.runtime.engine import OnDevice, Request
-from autotune.runtime.executor import Operand, Statistics, Transfer, check_result, form
+from autotune.runtime.executor import BoundCall, Operand, Statistics, Transfer, check_result, form
 from autotune.runtime.layout import qgemm_problem
 from autotune.runtime.prepared import Prepared, Ready
 
@@ -212,8 +212,8 @@ class QGemm(OnDevice):
             engine.stats.calls += 1
             engine.call(request, request.names, moved)
 
-    def _resident(self, request: QGemmRequest, operands: tuple[Any, ...]) -> list[Memory] | None:
-        """Return the memory of a product that has run; None where it changes from call to call, or others use it."""
+    def _bound(self, request: QGemmRequest, operands: tuple[Any, ...]) -> BoundCall | None:
+        """Return a product that has run as one call; None where its memory changes, or where other queues use it."""
         engine, ready, weights = self._engine, request.ready, operands[1]
         executor, port = engine.executor, engine.executor.port
         arrays = [operand for operand in operands if operand is not weights]
@@ -225,7 +225,7 @@ class QGemm(OnDevice):
         with executor.lock:
             there, *views = weights.memory(ready, Transfer(executor, engine.stats))
         x, *others = (resident_memory(port, array, Kind.ARRAY, "an operand") for array in arrays)
-        return [x, there, *others, *views]
+        return ready.bound((x, there, *others, *views))
 
 
 class BoundQGemm:
@@ -233,18 +233,18 @@ class BoundQGemm:
 
     def __init__(self, product: QGemm, request: QGemmRequest, operands: tuple[Any, ...]) -> None:
         self._product, self._request, self._operands = product, request, operands
-        self._memory: list[Memory] | None = None
+        self._call: BoundCall | None = None
 
     def __call__(self) -> Any:
         """Run the product and return `out`."""
-        engine, ready = self._product._engine, self._request.ready
-        if self._memory is not None and ready is not None:
+        engine = self._product._engine
+        if self._call is not None:
             with engine.executor.lock:
                 engine.stats.calls += 1
-                ready.call.enqueue(self._memory)
+                self._call.enqueue(())
             return self._operands[-1]
         self._product._run(self._request, self._operands)
-        self._memory = self._product._resident(self._request, self._operands)
+        self._call = self._product._bound(self._request, self._operands)
         return self._operands[-1]
 
 
