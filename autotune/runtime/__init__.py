@@ -9,19 +9,20 @@
     c = gemm(a, weights)
 
 `layout` reads the problem from the operands, `choice` picks configurations, `verification` checks them before their
-first use, `engine` builds and runs them, `executor` moves what they work on, and `crossover` knows which products the
-host does faster.
+first use, `engine` builds and runs them, `on_device` is what calls have in common, `executor` moves what they work on,
+and `crossover` knows which products the host does faster.
 """
 
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
 from autotune.runtime.engine import PreparedMatrix
 from autotune.runtime.executor import Statistics, allocate
-from autotune.runtime.gemm import BoundGemm, Gemm
+from autotune.runtime.gemm import Gemm
+from autotune.runtime.on_device import Bound
 from autotune.runtime.operation import Operation
 from autotune.runtime.reduce import Reduce
 
 __all__ = [
-    "BoundGemm",
+    "Bound",
     "Crossover",
     "CrossoverPoint",
     "Gemm",
