@@ -59,7 +59,7 @@ def autotune(*arguments: str, database: Path | None = None) -> str:
 
 
 def test_a_family_of_a_file_is_found_beside_the_built_in_ones(transpose: KernelFamily) -> None:
-    assert family_names() == ["gemm", "reduce", "transpose"]
+    assert family_names() == ["gemm", "reduce", "rows", "transpose"]
     assert is_family("transpose") and not is_family("conv")
     assert find_family("transpose") is transpose
     with pytest.raises(ProblemError, match="no kernel family 'conv'"):
@@ -141,7 +141,7 @@ def test_an_installed_package_adds_a_family_by_entry_point(registry: pytest.Monk
     )
     forget()
     registry.syspath_prepend(str(tmp_path))
-    assert family_names() == ["gemm", "other", "reduce", "transpose"]
+    assert family_names() == ["gemm", "other", "reduce", "rows", "transpose"]
     family = find_family("transpose")
     assert type(family).__module__ == "somebody_kernels"
     assert "local float tile" in family.templates["transpose/tiled.cl.j2"]

@@ -56,6 +56,11 @@ class Request:
     kinds: tuple[Kind, ...]
     ready: Ready | None = None
 
+    def __post_init__(self) -> None:
+        """Derive what every call needs: whether all operands are on the device, and which are arrays, by number."""
+        self.is_resident = all(kind in (Kind.ARRAY, Kind.BUFFER) for kind in self.kinds)
+        self.arrays = [number for number, kind in enumerate(self.kinds) if kind is Kind.ARRAY]
+
 
 _Request = TypeVar("_Request", bound=Request)
 

@@ -55,10 +55,9 @@ class GemmRequest(Request):
     """Whether the host's BLAS does the product."""
 
     def __post_init__(self) -> None:
-        """Derive what calls need at once."""
-        self.is_resident = all(kind in (Kind.ARRAY, Kind.BUFFER) for kind in self.kinds)
-        is_prepared = self.weights is Weights.PACKED_ONCE
-        self.arrays = [i for i, kind in enumerate(self.kinds) if kind is Kind.ARRAY and not (is_prepared and i == 1)]
+        super().__post_init__()
+        if self.weights is Weights.PACKED_ONCE:
+            self.arrays = [number for number in self.arrays if number != _NAMES.index("b")]
         self.takes_whole_numbers = self.problem.is_whole
         self.bytes = tuple(_bytes(self.problem, name) for name in _NAMES)
 

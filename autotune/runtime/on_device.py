@@ -101,9 +101,14 @@ class OnDevice:
         self, request: Request, names: Sequence[str], operands: Sequence[Operand], scalars: tuple[float, ...] = ()
     ) -> None:
         """Run a request as `Engine.call` does, counted and under the lock."""
-        with self._engine.executor.lock:
-            self._engine.stats.calls += 1
-            self._engine.call(request, names, operands, scalars)
+        engine = self._engine
+        with engine.executor.lock:
+            engine.stats.calls += 1
+            if request.ready and request.is_resident:  # fast path: nothing to move, nothing to wait for
+                foreign = self._foreign(request, operands)
+                request.ready.call.enqueue(self._resident(operands), scalars, foreign)
+            else:
+                engine.call(request, names, operands, scalars)
 
     def _bind(
         self,
@@ -114,17 +119,22 @@ class OnDevice:
         result: Any,
     ) -> Bound:
         """Return a callable that repeats such a call, and returns `result`."""
-        port = self._engine.executor.port
 
         def memory(_: Ready) -> list[Memory] | None:
-            arrays = [operand.value for operand in operands if operand.kind is Kind.ARRAY]
-            is_resident = all(operand.kind in (Kind.ARRAY, Kind.BUFFER) for operand in operands)
-            if not is_resident or foreign_arrays(port, arrays, range(len(arrays))):
-                return None
-            return [resident_memory(port, operand.value, operand.kind, operand.name) for operand in operands]
+            is_fixed = request.is_resident and not self._foreign(request, operands)
+            return self._resident(operands) if is_fixed else None
 
         run = partial(self._call, request, names, operands, scalars)
         return Bound(self._engine, request, run, memory, scalars, result)
+
+    def _foreign(self, request: Request, operands: Sequence[Operand]) -> list[Any]:
+        port = self._engine.executor.port
+        return foreign_arrays(port, [operand.value for operand in operands], request.arrays)
+
+    def _resident(self, operands: Sequence[Operand]) -> list[Memory]:
+        """Return the memory of operands that are on the device. Raises ProblemError."""
+        port = self._engine.executor.port
+        return [resident_memory(port, operand.value, operand.kind, operand.name) for operand in operands]
 
     def _allocate(self, shape: Any, dtype: Any, kind: Kind) -> Any:
         """Return memory for a result of a kind, contents undefined."""

@@ -30,12 +30,14 @@ class _Request(Request):
     """Numbers that a call may supply, with what they are otherwise."""
 
 
-def _request(family: KernelFamily, problem: Problem, are_resident: bool) -> _Request:
+def _request(family: KernelFamily, problem: Problem, given: Mapping[str, Kind | None], is_resident: bool) -> _Request:
+    """Read the request of operands of these kinds by name; what is not on the device is taken as a NumPy array."""
     plan = family.plan(problem, family.baseline)
     buffers = {b.name: b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT)}
     scalars = {name: scalar.value for name, scalar in plan.named_scalars.items()}
-    kinds = (Kind.ARRAY if are_resident else Kind.HOST,) * len(buffers)
-    return _Request(problem=problem, weights=Weights.PER_CALL, kinds=kinds, buffers=buffers, scalars=scalars)
+    kinds = (given.get(name, Kind.ARRAY) if is_resident else Kind.HOST for name in buffers)
+    known = tuple(kind if kind in (Kind.ARRAY, Kind.BUFFER) else Kind.HOST for kind in kinds)
+    return _Request(problem=problem, weights=Weights.PER_CALL, kinds=known, buffers=buffers, scalars=scalars)
 
 
 class Operation(OnDevice):
@@ -81,28 +83,26 @@ class Operation(OnDevice):
     def _read(self, problem: Problem, operands: dict[str, Any]) -> tuple[_Request, list[Operand], tuple[float, ...]]:
         """Return the request, its operands in the order of the buffers, and the scalars. Raises ProblemError."""
         engine = self._engine
-        are_resident = any(kind_of(value) in (Kind.ARRAY, Kind.BUFFER) for value in operands.values())
-        key = (problem, are_resident)
-        request = engine.requests.get(key) or engine.remember(key, _request(engine.family, problem, are_resident))
+        kinds = {name: kind_of(value) for name, value in operands.items()}
+        is_resident = Kind.ARRAY in kinds.values() or Kind.BUFFER in kinds.values()
+        key = (problem, *kinds.items())
+        request = engine.requests.get(key) or engine.remember(key, _request(engine.family, problem, kinds, is_resident))
         scalars = tuple(_number(name, operands.pop(name, value)) for name, value in request.scalars.items())
         moved = []
-        for name, buffer in request.buffers.items():
+        for (name, buffer), kind in zip(request.buffers.items(), request.kinds, strict=True):
             is_written = buffer.role is Role.OUTPUT
-            value, kind = operands.pop(name, None), Kind.HOST
-            if are_resident:
-                value = (
-                    self._allocate((buffer.elements,), buffer.dtype, Kind.ARRAY)
-                    if value is None and is_written
-                    else value
-                )
-                kind = _check_resident(buffer, value, problem)
-            else:
+            value = operands.pop(name, None)
+            if not is_resident:
                 value = _contents(buffer, value)
+            elif value is None and is_written:
+                value = self._allocate((buffer.elements,), buffer.dtype, Kind.ARRAY)
+            else:
+                _check_resident(buffer, value, kind, problem)
             moved.append(Operand(name, value, kind, is_written=is_written))
         for name in operands:
             known = [*request.buffers, *request.scalars]
             raise ProblemError(f"{engine.family.name} has no operand {name!r}", hint=did_you_mean(name, known))
-        for out in moved if are_resident else ():
+        for out in moved if is_resident else ():
             if out.is_written:
                 check_result(out.value, out.kind, [(o.name, o.value) for o in moved if o is not out])
         return request, moved, scalars
@@ -118,23 +118,21 @@ def _number(name: str, given: Any) -> float:
     return float(given)
 
 
-def _check_resident(buffer: Buffer, given: Any, problem: Problem) -> Kind:
-    """Return the kind of an operand on the device. Raises ProblemError where it does not fit its buffer."""
-    kind = kind_of(given)
+def _check_resident(buffer: Buffer, given: Any, kind: Kind, problem: Problem) -> None:
+    """Raise ProblemError where an operand is not on the device, or does not fit its buffer."""
     if given is None:
         raise ProblemError(f"the operand {buffer.name} is missing")
-    if kind is Kind.BUFFER:
-        if given.size < buffer.size_bytes:
-            raise ProblemError(f"{buffer.name} holds {given.size} bytes, {problem.label} needs {buffer.size_bytes}")
-        return kind
-    if kind is not Kind.ARRAY:
+    if kind is Kind.HOST:
         raise ProblemError(f"{buffer.name} is a {type(given).__name__}, other operands are on the device")
-    if given.dtype != buffer.dtype or given.size != buffer.elements or not given.flags.c_contiguous:
+    if kind is Kind.BUFFER and given.size < buffer.size_bytes:
+        raise ProblemError(f"{buffer.name} holds {given.size} bytes, {problem.label} needs {buffer.size_bytes}")
+    if kind is Kind.ARRAY and not (
+        given.dtype == buffer.dtype and given.size == buffer.elements and given.flags.c_contiguous
+    ):
         raise ProblemError(
             f"{buffer.name} is {given.dtype} of shape {given.shape}, the problem needs {buffer.elements} contiguous "
             f"elements of {buffer.dtype}"
         )
-    return kind
 
 
 def _contents(buffer: Buffer, given: Any) -> NDArray[Any]:

@@ -185,6 +185,7 @@ EXAMPLES = (
     "17,96,rope_halves heads=3 pitch=112 out_pitch=100", "4,70,rope heads=5",
     "5,1,rms_norm_weight float16", "40,67,rms_norm_add_weight float16 pitch=80 out_pitch=72",
     "3,4096,layer_norm float16", "70,131,softmax_mask float16 pitch=135", "5,2048,softmax_row_mask float16",
-    "9,200,swiglu float16", "3,136,swiglu_halves float16", "8,128,rope float16 heads=2", "6,256,rope_halves float16 heads=4",
+    "9,200,swiglu float16", "3,136,swiglu_halves float16",
+    "8,128,rope float16 heads=2", "6,256,rope_halves float16 heads=4",
 )  # fmt: skip
 """Small problems on which every kernel is checked."""
