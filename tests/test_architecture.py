@@ -76,7 +76,13 @@ OWNERS = {
 }
 """Libraries outside the standard one, and the rooms or files that may import them."""
 
-LIGHT = ("autotune.lookup.", "autotune.kernels.gemm", "autotune.kernels.reduce", "autotune.kernel_file.family")
+LIGHT = (
+    "autotune.lookup.",
+    "autotune.kernels.gemm",
+    "autotune.kernels.reduce",
+    "autotune.kernels.rows",
+    "autotune.kernel_file.family",
+)
 """What these modules and packages load may import a library only where a function needs it, or for types."""
 
 

@@ -28,6 +28,7 @@ from autotune.kernels.combination import COMBINE, SECOND_LAUNCH
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import Reduce, ReduceProblem
 from autotune.kernels.render import render
+from autotune.kernels.rows import RowsProblem
 from autotune.lookup import Match, TuningTable
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
@@ -224,14 +225,15 @@ def to_structure(problem: Problem) -> ctypes.Structure:
     return found
 
 
-def plan_numbers(plan: Plan, variant: int) -> tuple[list[str], list[int]]:
+def plan_numbers(family: KernelFamily, plan: Plan, variant: int) -> tuple[list[str], list[int]]:
     """As `seen_plan` gives them."""
     order = {buffer.name: number for number, buffer in enumerate(plan.buffers)}
-    operands = iter(range(3))
+    formula = c_export(family).plan
+    operands = [buffer.name for buffer in formula.buffers if buffer.role in (Role.INPUT, Role.OUTPUT)]
     numbers = [len(plan.buffers)]
     for buffer in plan.buffers:
         is_operand = buffer.role in (Role.INPUT, Role.OUTPUT)
-        numbers += [next(operands) if is_operand else -1, order.get(buffer.view_of, -1)]
+        numbers += [operands.index(buffer.name) if is_operand else -1, order.get(buffer.view_of, -1)]
         numbers += [buffer.image_width, buffer.image_height, shown_bytes(buffer)]
         numbers.append(int(buffer.is_zeroed))
     numbers.append(len(plan.launches))
@@ -240,7 +242,7 @@ def plan_numbers(plan: Plan, variant: int) -> tuple[list[str], list[int]]:
         for place, size in enumerate(launch.global_size):
             numbers += [size, launch.local_size[place] if launch.local_size else 0]
         numbers.append(len(launch.arguments))
-        numbers += [number for argument in arguments(launch, order) for number in argument]
+        numbers += [number for argument in arguments(launch, order, list(formula.scalars)) for number in argument]
     numbers.append(variant)
     return [launch.kernel for launch in plan.launches], numbers
 
@@ -251,13 +253,12 @@ def shown_bytes(buffer: Buffer) -> int:
     return 0 if buffer.image_width else int(buffer.size_bytes)
 
 
-def arguments(launch: Launch, order: dict[str, int]) -> Iterator[tuple[int, int]]:
+def arguments(launch: Launch, order: dict[str, int], scalars: list[str]) -> Iterator[tuple[int, int]]:
     for argument in launch.arguments:
         if isinstance(argument, str):
             yield 0, order[argument]
         else:
             assert isinstance(argument, Scalar)
-            scalars = ("alpha", "beta")
             yield (2, scalars.index(argument.name)) if argument.name else (1, int(argument.value))
 
 
@@ -268,7 +269,7 @@ def check_choice(library: Library, problem: Problem, match: Match, configuration
     assert status == 0, problem
     assert choice.match == 1 + list(Match).index(match), problem
     plan = family.plan(problem, configuration)
-    assert planned == plan_numbers(plan, c_export(family).plan.variant_of(problem, configuration)), (
+    assert planned == plan_numbers(family, plan, c_export(family).plan.variant_of(problem, configuration)), (
         problem,
         configuration,
     )
@@ -290,6 +291,12 @@ def fill(store: Store, device: Device, count: int, numbers: random.Random) -> No
             operation=("mean", "max")[number % 2],
         )  # fmt: skip
         store.record_winner(winner(device, rows, random_configuration(device, rows, numbers)))
+        turned = number % 3 == 2
+        operation = RowsProblem(
+            batch=numbers.choice((1, 5, 64, 1000)), channels=numbers.choice((64, 1000, 4096)), heads=2 if turned else 1,
+            operation=("rms_norm", "softmax_row_mask", "rope")[number % 3],
+        )  # fmt: skip
+        store.record_winner(winner(device, operation, random_configuration(device, operation, numbers)))
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +307,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-FAMILIES = ("gemm", "reduce")
+FAMILIES = ("gemm", "reduce", "rows")
 RELATIVE = factories.device("adreno-740")
 
 
@@ -323,6 +330,11 @@ def asked(numbers: random.Random, count: int) -> Iterator[Problem]:
         yield ReduceProblem(
             batch=numbers.choice((1, 2, 7, 64, 1000, 5000)), channels=numbers.choice((1, 3, 5, 12, 64, 100, 999, 4096)),
             operation=numbers.choice(("sum", "mean", "max")),
+        )  # fmt: skip
+        operation = numbers.choice(("rms_norm", "softmax_row_mask", "rope"))
+        yield RowsProblem(
+            batch=numbers.choice((1, 2, 7, 64, 1000, 5000)), channels=numbers.choice((4, 12, 64, 100, 1000, 4096)),
+            operation=operation, heads=numbers.choice((1, 2)) if operation == "rope" else 1,
         )  # fmt: skip
 
 
@@ -362,7 +374,9 @@ def test_c_plans_every_value_of_every_parameter(libraries: dict[str, Library], n
                         drawn |= {"work_group_m": 0, "work_group_n": 0}  # the driver chooses both or none
                     configuration, problem = Configuration.of(algorithm.name, **drawn), numbers.choice(problems)
                     expected = plan_numbers(
-                        family.plan(problem, configuration), c_export(family).plan.variant_of(problem, configuration)
+                        family,
+                        family.plan(problem, configuration),
+                        c_export(family).plan.variant_of(problem, configuration),
                     )
                     assert library.plan(problem, configuration) == expected, (problem, configuration)
 
@@ -409,7 +423,7 @@ def test_a_family_from_elsewhere_is_exported_too(tmp_path: Path, monkeypatch: py
         problem = family.problem_type.from_dict({name: numbers.randrange(1, 3000) for name in ("rows", "columns")})
         check_choice(library, problem, Match.DEFAULT, family.default(problem, MALI.limits, ()))
         plain = Configuration.of("plain", rows_per_item=numbers.choice((1, 2, 16)))
-        assert library.plan(problem, plain) == plan_numbers(family.plan(problem, plain), 0)
+        assert library.plan(problem, plain) == plan_numbers(family, family.plan(problem, plain), 0)
     too_long = to_structure(problem)
     too_long.rows = 32769
     assert library.c.autotune_transpose_prepare(library.handle, ctypes.byref(too_long)) == 2  # AUTOTUNE_NO_PROBLEM
@@ -447,6 +461,12 @@ MADE_FOR: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 """Problem, algorithm, and what values of a parameter, where it is named, a configuration is to have."""
 
 
+ROW_OPERATIONS = (
+    ("9,300,rms_norm_add_weight", "local_tree"), ("12,96,rope_halves heads=3", "spread"),
+    ("7,130,softmax_mask float16", "serial"), ("5,70,layer_norm", "local_tree"),
+)  # fmt: skip
+
+
 def draw(device: Device, problem: Problem, algorithm: str, name: str, values: tuple[str, ...]) -> Configuration:
     """One with such a value of the parameter, where one is named."""
     numbers = random.Random(2)
@@ -467,6 +487,9 @@ def made(pocl: Device) -> dict[Problem, Configuration]:
         if joins != ONE_LAUNCH or pocl.limits.ordering:
             rows = ReduceProblem.parse(text)
             found[rows] = draw(pocl, rows, "split_row", "combine", joins)
+    for text, algorithm in ROW_OPERATIONS:
+        operation = RowsProblem.parse(text)
+        found[operation] = draw(pocl, operation, algorithm, "", ())
     return found
 
 
@@ -531,6 +554,28 @@ def reduce_on(library: Library, session: Session, text: str, queue: cl.CommandQu
 def test_reductions_are_right(on_pocl: Library, session: Session, text: str) -> None:
     for _ in range(2):
         assert reduce_on(on_pocl, session, text, session.queue) == (0, True), on_pocl.log()
+
+
+@pytest.mark.parametrize(
+    "text", [*(text for text, _ in ROW_OPERATIONS), "33,517,rms_norm", "9,300,softmax_mask float16"]
+)
+def test_row_operations_are_right(on_pocl: Library, session: Session, text: str) -> None:
+    """Of measured kinds, at measured sizes and others; operands that an operation does not have are NULL."""
+    problem, family = RowsProblem.parse(text), find_family("rows")
+    case = family.make_case(problem, 1)
+    formula = c_export(family).plan
+    has = {buffer.name: buffer.role for buffer in family.plan(problem, family.baseline).buffers}
+    memory = {name: to_device(session, case.inputs[name]) for name in has}
+    handles = [memory[b.name].int_ptr if b.name in memory else None for b in formula.buffers]
+    status = on_pocl.c.autotune_rows(
+        on_pocl.handle, ctypes.c_void_p(session.queue.int_ptr), ctypes.byref(to_structure(problem)),
+        *(ctypes.c_double(case.scalars[name]) for name in formula.scalars), *map(ctypes.c_void_p, handles), None,
+    )  # fmt: skip
+    assert status == 0, (status, on_pocl.log())
+    results = {name: np.empty_like(case.inputs[name]) for name, role in has.items() if role is Role.OUTPUT}
+    for name, result in results.items():
+        session.read(memory[name], result)
+    assert case.error_ratio(results) <= 1.0
 
 
 def test_counters_are_zero_again_after_a_call_that_failed(pocl: Device, on_pocl: Library, session: Session) -> None:

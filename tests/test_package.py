@@ -59,7 +59,7 @@ def test_installed_wheel_finds_templates_and_migrations(wheel: Path, tmp_path: P
     assert Path(templates).is_relative_to(tmp_path)
     assert (Path(templates) / "microtile.cl.j2").is_file()
     assert list((Path(migrations) / "versions").glob("0100_*.py"))
-    assert families == "['gemm', 'reduce']"
+    assert families == "['gemm', 'reduce', 'rows']"
     assert int(profiles) >= 7
 
 

@@ -182,6 +182,8 @@ class FamilyInC:
 
     def _derived(self, name: str) -> str:
         """Return C for a value that follows from one text field, such as the bytes of an element; empty for others."""
+        if name not in self.plain.constraint_values():
+            return ""
         found = ""
         for field, words in self.rules.words.items():
             examples = {word: dataclasses.replace(self.plain, **{field: word}) for word in words}

@@ -39,14 +39,15 @@ def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem
     assert isinstance(example, RowsProblem)
     values = PLAN.values(example, configuration)
     width, rows, in_pass = values["vector_width"], values["rows"], values["in_pass"]
-    for vectors, rest, batch in product((1, in_pass, 2 * in_pass, 2 * in_pass + 1), (0, 1), (rows, rows + 1)):
-        # rest is less than the width, or adds one more vector, which does no harm
-        if not example.is_rope:
+    counts = {1, max(in_pass - 1, 1), in_pass, 2 * in_pass, 2 * in_pass + 1}
+    for vectors, rest, batch in product(sorted(counts), (0, 1), (rows, rows + 1)):
+        if example.is_rope:
+            # The vectors as one head, or in as many heads as there are, so that all or none have the same angles.
+            for heads in (1, vectors):
+                yield replace(example, batch=batch, channels=2 * vectors * width, heads=heads, pitch=0, out_pitch=0)
+        else:
+            # rest is less than the width, or adds one more vector, which does no harm
             yield replace(example, batch=batch, channels=vectors * width + rest, pitch=0, out_pitch=0)
-            continue
-        # The vectors as one head, or in as many heads as there are, so that all or none have the same angles.
-        for heads in (1, vectors):
-            yield replace(example, batch=batch, channels=2 * vectors * width, heads=heads, pitch=0, out_pitch=0)
 
 
 _C_EXPORT = CExport(
