@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from autotune.errors import ProblemError
@@ -159,7 +159,7 @@ class RowsProblem(Problem):
             name, equals, number = word.partition("=")
             if not equals:
                 name, number = ("dtype" if word in DTYPES else "operation"), word
-            if name in values or name not in {field.name for field in fields(cls)}:
+            if name in values or (equals and name not in ("heads", "pitch", "out_pitch")):
                 raise ProblemError(f"{word[:80]!r} in {text[:80]!r} is not understood")
             values[name] = int(number) if equals else number
         return cls(**values)
