@@ -106,7 +106,7 @@ class OnDevice:
             engine.stats.calls += 1
             if request.ready and request.is_resident:  # fast path: nothing to move, nothing to wait for
                 foreign = self._foreign(request, operands)
-                request.ready.call.enqueue(self._resident(operands), scalars, foreign)
+                request.ready.call.enqueue(self._memory_of(operands), scalars, foreign)
             else:
                 engine.call(request, names, operands, scalars)
 
@@ -122,7 +122,7 @@ class OnDevice:
 
         def memory(_: Ready) -> list[Memory] | None:
             is_fixed = request.is_resident and not self._foreign(request, operands)
-            return self._resident(operands) if is_fixed else None
+            return self._memory_of(operands) if is_fixed else None
 
         run = partial(self._call, request, names, operands, scalars)
         return Bound(self._engine, request, run, memory, scalars, result)
@@ -131,7 +131,7 @@ class OnDevice:
         port = self._engine.executor.port
         return foreign_arrays(port, [operand.value for operand in operands], request.arrays)
 
-    def _resident(self, operands: Sequence[Operand]) -> list[Memory]:
+    def _memory_of(self, operands: Sequence[Operand]) -> list[Memory]:
         """Return the memory of operands that are on the device. Raises ProblemError."""
         port = self._engine.executor.port
         return [resident_memory(port, operand.value, operand.kind, operand.name) for operand in operands]

@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import product
 
 from autotune.kernels.rows.algorithms import IS_SPREAD
 from autotune.kernels.rows.problem import MAX_LENGTH, RowsProblem
@@ -64,42 +65,44 @@ def _of_processors(reading: Mapping[str, Value]) -> Iterator[tuple[Configuration
 
 
 def _of_others(reading: Mapping[str, Value], compute_units: int) -> Iterator[tuple[Configuration, _Numbers]]:
-    """Yield work-groups of 256 work-items that share as many rows as leave each four vectors or so in registers."""
+    """Yield shares of a row that fit the registers, then passes over longer ones; or a few vectors each."""
     width = int(reading["vector_width"])
     wide = {"wide": int(width > 4)}
-    for lanes, unroll in _SHARES:
-        most = lanes * unroll * width
-        numbers = {**wide, "most_channels": most + width - 1, "least_channels": max(most // 2 - width, 0) + 1}
-        group = max(lanes, 256)
-        chosen: dict[str, Value] = {
-            "work_group_size": group,
-            "rows_per_group": group // lanes,
-            "unroll": unroll,
-            **reading,
-        }
-        for algorithm, more in (("shuffle", {}), ("local_tree", {"fan_in": 4})):
-            yield Configuration.of(algorithm, keep="registers", **chosen, **more), {**numbers, "spreads": 0}
-    for lanes in (1024, 256):
-        long: dict[str, Value] = {
-            "work_group_size": lanes,
-            "rows_per_group": 1,
-            "unroll": 4,
-            "keep": "memory",
-            **reading,
-        }
-        for algorithm, more in (("shuffle", {}), ("local_tree", {"fan_in": 4})):
-            yield (
-                Configuration.of(algorithm, **long, **more),
-                {**wide, "spreads": 0, "least_channels": 4 * lanes * width},
-            )
+    for lanes, floats in _SHARES:
+        unroll, most = floats // width, lanes * floats
+        if unroll > 16 or (width > 4 and floats > 16):
+            continue
+        numbers = {**wide, "spreads": 0, "least_channels": most // 2 - width + 2, "most_channels": most + width - 1}
+        for group in _groups(lanes):
+            yield from _joined(group, group // lanes, {"unroll": unroll, "keep": "registers", **reading}, numbers)
+    if width <= 4:
+        numbers = {**wide, "spreads": 0, "least_channels": 512 * width}
+        yield from _joined(256, 1, {"unroll": 2, "keep": "memory", **reading}, numbers)
     for lanes in (256, 128, 64, 32, 16, 8, 4):
-        for unroll in (2, 1):
-            yield (
-                Configuration.of("spread", work_group_size=256, rows_per_group=256 // lanes, unroll=unroll, **reading),
-                {**wide, "spreads": 1, "least_batch": compute_units if unroll > 1 else 1},
+        for unroll, group in product((2, 1), _groups(lanes)):
+            spread = Configuration.of(
+                "spread", work_group_size=group, rows_per_group=group // lanes, unroll=unroll, **reading
             )
+            yield spread, {**wide, "spreads": 1, "least_batch": compute_units if unroll > 1 else 1}
     yield Configuration.of("serial", work_group_size=0, unroll=1, **reading), wide
 
 
-_SHARES = ((4, 4), (8, 4), (16, 4), (32, 4), (64, 4), (128, 4), (256, 4), (256, 8), (512, 8), (1024, 8))
-"""Work-items that share a row, and vectors of each."""
+def _groups(lanes: int) -> tuple[int, ...]:
+    """Return sizes of work-groups: many rows in one, or a single row where there are not enough."""
+    return (lanes,) if lanes >= 256 else (256, max(lanes, 16))
+
+
+def _joined(
+    group: int, rows: int, chosen: Mapping[str, Value], numbers: _Numbers
+) -> Iterator[tuple[Configuration, _Numbers]]:
+    """Yield a configuration that joins by NVIDIA's instruction, which only its devices take, and by local memory."""
+    shared = {"work_group_size": group, "rows_per_group": rows, **chosen}
+    yield Configuration.of("shuffle", **shared), numbers
+    yield Configuration.of("local_tree", fan_in=4, **shared), numbers
+
+
+_SHARES = (
+    (4, 16), (8, 16), (16, 16), (32, 16), (64, 16), (128, 16), (256, 16), (256, 32), (512, 16), (512, 32), (1024, 32),
+)  # fmt: skip
+"""Work-items that share a row, and elements of each: as few as leave the row in registers. Of 64 elements Adreno's
+compiler moves some out of registers, and of 32 that are read by eight."""
