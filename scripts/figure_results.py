@@ -24,11 +24,13 @@ def size(row: Mapping[str, Any]) -> tuple[int, int, int]:
 def speeds(row: Mapping[str, Any], library: str = "cublas") -> dict[str, float]:
     """Return the speed of the tuned kernel and of the default, as multiples of the library's; medians over rounds.
 
-    `loop` is the tuned kernel's by the host's clock, where that was measured.
+    `loop` is the tuned kernel's by the host's clock, and `without` that of another database, where they were measured.
     """
     ratio = row["ratio"]
-    loop = {"loop": ratio["loop"]} if "loop" in ratio else {}
-    return {"tuned": ratio[library], "default": ratio[library] / ratio["default"], **loop}
+    others = {"loop": ratio["loop"]} if "loop" in ratio else {}
+    if "without" in ratio:
+        others["without"] = ratio[library] / ratio["without"]
+    return {"tuned": ratio[library], "default": ratio[library] / ratio["default"], **others}
 
 
 def geometric_mean(values: Iterable[float]) -> float:

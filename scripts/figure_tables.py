@@ -21,7 +21,7 @@ been measured. What was tried and did not work is in the [engineering log](../..
 
 def figures_page() -> str:
     sections = (
-        _products_on_gpus, _other_products, _products_on_pocl, _reductions, _defaults, _micro_tiles, _unmeasured_sizes,
+        _products_on_gpus, _narrow_products, _other_products, _products_on_pocl, _reductions, _defaults, _micro_tiles, _unmeasured_sizes,
         _search, _unseen_search, _promises, _throughput, _overhead, _real_searches, _finals, _run_time, _strangers,
         _service, _kills, _adreno,
     )  # fmt: skip
@@ -77,6 +77,29 @@ def _gpu_table(name: str, cold_name: str = "") -> str:
     means = [_ratio(geometric_mean(s[n] for s in kept)) for n in ("tuned", "loop", "default")]
     cold_mean = [_ratio(geometric_mean(v for shape, v in cold.items() if shape != SLOW_START))] if cold else []
     return _table(columns, [*lines, ["geometric mean", "", *means, *cold_mean, ""]])
+
+
+def _narrow_products() -> str:
+    def table(mode: str) -> str:
+        columns = ["m, n, k", "TFLOP/s", "tuned, GPU time", "tuned, in a loop", "default, GPU time"]
+        columns += ["without matrix units, TFLOP/s", "GPU time"]
+        lines, measured = [], result(f"bench_gemm_h100_{mode.replace('-', '_')}")["results"]
+        for row in measured:
+            speed, tera = speeds(row), row["gflops"] / 1000
+            line = [_label(row), f"{tera:.0f}", *(_ratio(speed[n]) for n in ("tuned", "loop", "default"))]
+            lines.append([*line, f"{tera / row['ratio']['without']:.0f}", _ratio(speed["without"])])
+        mean = {n: _ratio(geometric_mean(speeds(r)[n] for r in measured)) for n in speeds(measured[0])}
+        last = ["geometric mean", "", mean["tuned"], mean["loop"], mean["default"], "", mean["without"]]
+        return f"### {mode}\n\n{_table(columns, [*lines, last])}"
+
+    return _section(
+        "float16 and int8 on an H100",
+        "Speed against cuBLAS, which uses matrix units for all of them; above 1 the tuned kernel is faster. cuBLAS sums "
+        "float16 in float32 in either mode. int8 is multiplied by a transposed B. The last two columns are the fastest "
+        "of a search without `matrix_tile`.",
+        "scripts/bench_gemm --device nvidia --set float16 --db tuning.sqlite --without others.sqlite --output out.json",
+        *map(table, ("float16", "float16-acc16", "int8")),
+    )
 
 
 def _other_products() -> str:

@@ -26,14 +26,15 @@ from autotune.export.contents import DeviceTable
 from autotune.kernels import find_family
 from autotune.kernels.combination import COMBINE, SECOND_LAUNCH
 from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.reduce import Reduce, ReduceProblem
 from autotune.kernels.render import render
 from autotune.kernels.rows import RowsProblem
 from autotune.lookup import Match, TuningTable
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
-from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
-from autotune.model.problem import Problem
+from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
+from autotune.model.problem import ELEMENT_TYPES, Problem
 from autotune.space.family import CExport, KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
@@ -61,7 +62,7 @@ MALI = Device(
     slug="mali-g610", vendor="ARM", model="Mali-G610", family="mali",
     limits=DeviceLimits(
         compute_units=4, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 1024), local_memory_bytes=32768,
-        has_sub_groups=True, sub_group_sizes=(16,), has_float16=True,
+        has_sub_groups=True, sub_group_sizes=(16,), has_float16=True, has_matrix_units=True, has_ptx_integer_dot=True,
     ),
 )  # fmt: skip
 SIZES = (1, 2, 7, 16, 48, 64, 100, 128, 512, 768, 1000, 1024, 4096)
@@ -80,11 +81,15 @@ int seen_plan(const struct autotune_plan *plan, const char **kernels, long long 
         numbers[count++] = b->height;
         numbers[count++] = b->view_of >= 0 ? b->pitch_bytes : b->width ? 0 : b->bytes;
         numbers[count++] = b->is_zeroed;
+        numbers[count++] = b->is_line;
+        numbers[count++] = b->packed;
+        numbers[count++] = b->width ? (long long)b->order - CL_R : 0;
     }
     numbers[count++] = plan->launch_count;
     for (launch = 0; launch < plan->launch_count; launch++) {
         const struct autotune_launch *l = &plan->launches[launch];
         kernels[launch] = l->kernel;
+        numbers[count++] = l->packs;
         numbers[count++] = (long long)l->dimensions;
         for (place = 0; place < (int)l->dimensions; place++) {
             numbers[count++] = (long long)l->global_size[place];
@@ -163,11 +168,11 @@ class Library:
     def choose(self, problem: Problem) -> tuple[int, Choice, tuple[list[str], list[int]]]:
         """Status, choice and plan."""
         choice, count = Choice(), ctypes.c_int()
-        kernels, numbers = (ctypes.c_char_p * 4)(), (ctypes.c_longlong * 256)()
+        kernels, numbers = (ctypes.c_char_p * 4)(), (ctypes.c_longlong * 256)()  # as many as any plan here has
         ask = getattr(self.c, f"seen_{problem.family}")
         asked = to_structure(problem)
         status = ask(self.handle, ctypes.byref(asked), ctypes.byref(choice), kernels, numbers, ctypes.byref(count))
-        names = [name.decode() for name in kernels if name][: choice.launches]
+        names = [name.decode() for name in kernels if name]
         return status, choice, (names, list(numbers[: count.value]))
 
     def plan(self, problem: Problem, configuration: Configuration) -> tuple[list[str], list[int]]:
@@ -225,31 +230,39 @@ def to_structure(problem: Problem) -> ctypes.Structure:
     return found
 
 
-def plan_numbers(family: KernelFamily, plan: Plan, variant: int) -> tuple[list[str], list[int]]:
+CHANNELS = {"R": 0, "RG": 2, "RGBA": 5}
+"""Orders of channels in OpenCL, counted from the first."""
+
+
+def plan_numbers(family: KernelFamily, problem: Problem, configuration: Configuration) -> tuple[list[str], list[int]]:
     """As `seen_plan` gives them."""
+    plan, rules = family.plan(problem, configuration), c_export(family)
     order = {buffer.name: number for number, buffer in enumerate(plan.buffers)}
-    formula = c_export(family).plan
-    operands = [buffer.name for buffer in formula.buffers if buffer.role in (Role.INPUT, Role.OUTPUT)]
+    operands = list(dict.fromkeys(b.name for b in rules.plan.buffers if b.role in (Role.INPUT, Role.OUTPUT)))
+    packing = [launch for launch in plan.launches if problem.is_constant(launch.prepares)]
+    filled = {argument for launch in packing for argument in launch.arguments}
+    packed = [b.name for b in plan.buffers if b.role is Role.SCRATCH and b.name in filled]
     numbers = [len(plan.buffers)]
     for buffer in plan.buffers:
-        is_operand = buffer.role in (Role.INPUT, Role.OUTPUT)
-        numbers += [operands.index(buffer.name) if is_operand else -1, order.get(buffer.view_of, -1)]
+        numbers += [operands.index(buffer.name) if buffer.name in operands else -1, order.get(buffer.view_of, -1)]
         numbers += [buffer.image_width, buffer.image_height, shown_bytes(buffer)]
-        numbers.append(int(buffer.is_zeroed))
+        numbers += [int(buffer.is_zeroed), int(buffer.is_line)]
+        numbers.append(packed.index(buffer.name) if buffer.name in packed else -1)
+        numbers.append(CHANNELS["RGBA"[: buffer.channels]] if buffer.image_width else 0)
     numbers.append(len(plan.launches))
     for launch in plan.launches:
-        numbers.append(len(launch.global_size))
+        numbers += [int(launch in packing), len(launch.global_size)]
         for place, size in enumerate(launch.global_size):
             numbers += [size, launch.local_size[place] if launch.local_size else 0]
         numbers.append(len(launch.arguments))
-        numbers += [number for argument in arguments(launch, order, list(formula.scalars)) for number in argument]
-    numbers.append(variant)
+        numbers += [number for argument in arguments(launch, order, list(rules.plan.scalars)) for number in argument]
+    numbers.append(rules.plan.variant_of(problem, configuration))
     return [launch.kernel for launch in plan.launches], numbers
 
 
 def shown_bytes(buffer: Buffer) -> int:
     if buffer.view_of:
-        return int(buffer.row_pitch) * {"float32": 4, "float16": 2, "int8": 1}[buffer.dtype]
+        return int(buffer.row_pitch) * ELEMENT_TYPES[buffer.dtype].size_bytes
     return 0 if buffer.image_width else int(buffer.size_bytes)
 
 
@@ -257,6 +270,8 @@ def arguments(launch: Launch, order: dict[str, int], scalars: list[str]) -> Iter
     for argument in launch.arguments:
         if isinstance(argument, str):
             yield 0, order[argument]
+        elif isinstance(argument, LocalMemory):
+            yield 3, argument.size_bytes
         else:
             assert isinstance(argument, Scalar)
             yield (2, scalars.index(argument.name)) if argument.name else (1, int(argument.value))
@@ -269,10 +284,8 @@ def check_choice(library: Library, problem: Problem, match: Match, configuration
     assert status == 0, problem
     assert choice.match == 1 + list(Match).index(match), problem
     plan = family.plan(problem, configuration)
-    assert planned == plan_numbers(family, plan, c_export(family).plan.variant_of(problem, configuration)), (
-        problem,
-        configuration,
-    )
+    assert planned == plan_numbers(family, problem, configuration), (problem, configuration)
+    assert choice.launches == sum(not problem.is_constant(launch.prepares) for launch in plan.launches)
     assert library.text(choice.source) == render(family, configuration, plan), (problem, configuration)
     return int(choice.source)
 
@@ -291,12 +304,18 @@ def fill(store: Store, device: Device, count: int, numbers: random.Random) -> No
             operation=("mean", "max")[number % 2],
         )  # fmt: skip
         store.record_winner(winner(device, rows, random_configuration(device, rows, numbers)))
-        turned = number % 3 == 2
         operation = RowsProblem(
-            batch=numbers.choice((1, 5, 64, 1000)), channels=numbers.choice((64, 1000, 4096)), heads=2 if turned else 1,
-            operation=("rms_norm", "softmax_row_mask", "rope")[number % 3],
+            batch=numbers.choice((1, 5, 64, 1000)), channels=numbers.choice((64, 1000, 4096)),
+            heads=2 if number % 3 == 2 else 1, operation=("rms_norm", "softmax_row_mask", "rope")[number % 3],
         )  # fmt: skip
         store.record_winner(winner(device, operation, random_configuration(device, operation, numbers)))
+    for number in range(count):
+        m, n, k = (numbers.choice(sizes) for sizes in ((64, 100, 2048), (1, 3, 64), (256, 2048)))
+        weights = QGemmProblem(
+            m=m, n=n, k=k, weights=("q4_0", "q4_k", "int4z-g64", "q4_0")[number % 4],
+            mode=("float32", "int8", "float32")[number % 3], experts=numbers.choice((1, 1, 4)),
+        )  # fmt: skip
+        store.record_winner(winner(device, weights, random_configuration(device, weights, numbers)))
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +326,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-FAMILIES = ("gemm", "reduce", "rows")
+FAMILIES = ("gemm", "qgemm", "reduce", "rows")
 RELATIVE = factories.device("adreno-740")
 
 
@@ -335,6 +354,10 @@ def asked(numbers: random.Random, count: int) -> Iterator[Problem]:
         yield RowsProblem(
             batch=numbers.choice((1, 2, 7, 64, 1000, 5000)), channels=numbers.choice((4, 12, 64, 100, 1000, 4096)),
             operation=operation, heads=numbers.choice((1, 2)) if operation == "rope" else 1,
+        )  # fmt: skip
+        yield QGemmProblem(
+            m=m, n=numbers.choice((1, 2, 3, 8, 65)), k=numbers.choice((32, 64, 1024)), experts=batch * batch,
+            weights="q4_0", mode=numbers.choice(("float32", "float32", "int8")),
         )  # fmt: skip
 
 
@@ -373,12 +396,15 @@ def test_c_plans_every_value_of_every_parameter(libraries: dict[str, Library], n
                     if drawn.get("work_group_m") == 0 or drawn.get("work_group_n") == 0:
                         drawn |= {"work_group_m": 0, "work_group_n": 0}  # the driver chooses both or none
                     configuration, problem = Configuration.of(algorithm.name, **drawn), numbers.choice(problems)
-                    expected = plan_numbers(
-                        family,
-                        family.plan(problem, configuration),
-                        c_export(family).plan.variant_of(problem, configuration),
-                    )
+                    if lacks_buffers(family.plan(problem, configuration)):
+                        continue  # an image of pixels that no image has
+                    expected = plan_numbers(family, problem, configuration)
                     assert library.plan(problem, configuration) == expected, (problem, configuration)
+
+
+def lacks_buffers(plan: Plan) -> bool:
+    passed = {argument for launch in plan.launches for argument in launch.arguments if isinstance(argument, str)}
+    return not passed <= {buffer.name for buffer in plan.buffers}
 
 
 @untraced()
@@ -400,7 +426,7 @@ def test_samples_meet_every_variant(name: str) -> None:
     numbers = random.Random(4)
     family = find_family(name)
     rules = c_export(family)
-    limits = replace(ADRENO.limits, has_sub_groups=True)
+    limits = replace(ADRENO.limits, has_sub_groups=True, has_matrix_units=True)
     problems = [p for p in asked(numbers, 60) if p.family == name]
     for example in problems[:25]:
         space = SearchSpace(family, example, limits)
@@ -423,7 +449,7 @@ def test_a_family_from_elsewhere_is_exported_too(tmp_path: Path, monkeypatch: py
         problem = family.problem_type.from_dict({name: numbers.randrange(1, 3000) for name in ("rows", "columns")})
         check_choice(library, problem, Match.DEFAULT, family.default(problem, MALI.limits, ()))
         plain = Configuration.of("plain", rows_per_item=numbers.choice((1, 2, 16)))
-        assert library.plan(problem, plain) == plan_numbers(family, family.plan(problem, plain), 0)
+        assert library.plan(problem, plain) == plan_numbers(family, problem, plain)
     too_long = to_structure(problem)
     too_long.rows = 32769
     assert library.c.autotune_transpose_prepare(library.handle, ctypes.byref(too_long)) == 2  # AUTOTUNE_NO_PROBLEM
@@ -459,6 +485,17 @@ MADE_FOR: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("3,270,600 tn", "row", "combine", ONE_LAUNCH),
 )
 """Problem, algorithm, and what values of a parameter, where it is named, a configuration is to have."""
+MADE_FOR_WEIGHTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("70,1,512 q4_k", "own_rows", "w_storage", ("image",)),
+    ("70,3,512 q4_k", "own_rows", "x_storage", ("image",)),
+    ("70,66,512 q4_k", "local_tile", "", ()),
+    ("70,2,512 q4_k", "shared_rows", "layout", ("file",)),
+    ("72,1,256 q6_k", "shared_rows", "layout", ("rows",)),
+    ("33,5,96 mxfp4 int8", "own_rows", "w_storage", ("buffer",)),
+    ("36,20,128 int4z-g64 experts=4", "shared_rows", "", ()),
+    ("36,70,128 q8_0 experts=3 float16", "local_tile", "", ()),
+)
+WEIGHTS = tuple(text for text, *_ in MADE_FOR_WEIGHTS)
 
 
 ROW_OPERATIONS = (
@@ -483,6 +520,9 @@ def made(pocl: Device) -> dict[Problem, Configuration]:
         for text, algorithm, name, values in MADE_FOR
         if name != "combine" or pocl.limits.ordering
     }
+    for text, algorithm, name, values in MADE_FOR_WEIGHTS:
+        weights = QGemmProblem.parse(text)
+        found[weights] = draw(pocl, weights, algorithm, name, values)
     for text, joins in (("9,300,mean", (SECOND_LAUNCH,)), ("2,5000,sum", ONE_LAUNCH)):
         if joins != ONE_LAUNCH or pocl.limits.ordering:
             rows = ReduceProblem.parse(text)
@@ -534,6 +574,100 @@ def test_products_are_right(on_pocl: Library, session: Session, seed: int, text:
         result = np.empty_like(case.inputs["c"])
         session.read(memory[2], result)
         assert case.error_ratio({"c": result}) <= 1.0
+
+
+class Weights:
+    """A product with constant weights, on the device; its operands are those of a case."""
+
+    def __init__(self, library: Library, session: Session, text: str, seed: int = 1) -> None:
+        self.library, self.session = library, session
+        self.queue = ctypes.c_void_p(session.queue.int_ptr)
+        self.case = find_family("qgemm").make_case(QGemmProblem.parse(text), seed)
+        self.problem = to_structure(QGemmProblem.parse(text))
+        self.memory = {name: to_device(session, values) for name, values in self.case.inputs.items()}
+        self.packed = ctypes.c_void_p()
+
+    def pack(self, problem: ctypes.Structure | None = None) -> int:
+        asked, weights = ctypes.byref(problem or self.problem), ctypes.c_void_p(self.memory["weights"].int_ptr)
+        pack = self.library.c.autotune_qgemm_pack
+        return int(pack(self.library.handle, self.queue, asked, weights, ctypes.byref(self.packed), None))
+
+    def call(self, memory: dict[str, Any] | None = None, problem: ctypes.Structure | None = None) -> int:
+        given = {**self.memory, **(memory or {})}
+        operands = [ctypes.c_void_p(given[n].int_ptr if n in given else None) for n in ("x", "starts", "y")]
+        asked = ctypes.byref(problem or self.problem)
+        run = self.library.c.autotune_qgemm
+        return int(run(self.library.handle, self.queue, asked, self.packed, *operands, None))
+
+    def is_right(self) -> bool:
+        result = np.empty_like(self.case.inputs["y"])
+        self.session.read(self.memory["y"], result)
+        self.session.write(self.memory["y"], self.case.inputs["y"])
+        return self.case.error_ratio({"y": result}) <= 1.0
+
+    def packed_bytes(self) -> int:
+        self.library.c.autotune_packed_bytes.restype = ctypes.c_longlong
+        return int(self.library.c.autotune_packed_bytes(self.packed))
+
+    def lose_weights(self) -> None:
+        """Overwrite the originals, which what was packed does not notice."""
+        self.session.write(self.memory["weights"], np.zeros_like(self.case.inputs["weights"]))
+
+    def release(self) -> None:
+        self.library.c.autotune_release_packed(self.packed)
+
+
+@pytest.mark.parametrize(("seed", "text"), list(enumerate((*WEIGHTS, "50,2,64 q4_0"))))
+def test_products_with_packed_weights_are_right(on_pocl: Library, session: Session, seed: int, text: str) -> None:
+    one = Weights(on_pocl, session, text, seed)
+    assert one.call() == 7  # AUTOTUNE_NOT_PACKED
+    for _ in range(2):
+        assert one.pack() == 0, on_pocl.log()
+        assert one.call() == 0, on_pocl.log()
+        assert one.is_right()
+    one.release()
+
+
+def test_weights_are_packed_once_for_each_order_that_kernels_read(
+    on_pocl: Library, session: Session, made: dict[Problem, Configuration]
+) -> None:
+    column, rows, tiles = (
+        Weights(on_pocl, session, text) for text in ("70,1,512 q4_k", "70,3,512 q4_k", "70,66,512 q4_k")
+    )
+    orders = {made[QGemmProblem.parse(t)]["packed_words"] for t in ("70,1,512 q4_k", "70,3,512 q4_k", "70,66,512 q4_k")}
+    assert column.pack() == 0
+    once = column.packed_bytes()
+    assert once == 70 * 2 * 148
+    for other in (rows, tiles):
+        assert column.pack(other.problem) == 0
+    assert column.packed_bytes() == len(orders) * once
+    column.lose_weights()
+    assert column.call() == 0 and column.is_right()
+    on_pocl.c.autotune_release_originals(column.packed)
+    assert column.call() == 0 and column.is_right()
+    as_stored = to_structure(QGemmProblem.parse("70,2,512 q4_k"))  # its kernel reads them as they are in the file
+    assert column.call(problem=as_stored) == 7  # AUTOTUNE_NOT_PACKED
+    for wrong in ("70,1,256 q4_k", "71,1,512 q4_k", "70,1,512 q6_k", "70,1,512 q4_k experts=2"):
+        assert column.call(problem=to_structure(QGemmProblem.parse(wrong))) == 7
+    column.release()
+
+
+def test_two_matrices_of_one_size_keep_apart(on_pocl: Library, session: Session) -> None:
+    layers = [Weights(on_pocl, session, "70,1,512 q4_k", seed) for seed in (5, 6)]
+    for layer in layers:
+        assert layer.pack() == 0
+    for layer in (*layers, *layers):
+        assert layer.call() == 0 and layer.is_right()
+    for layer in layers:
+        layer.release()
+
+
+def test_an_operand_that_is_missing_is_an_error(on_pocl: Library, session: Session) -> None:
+    one = Weights(on_pocl, session, "70,1,512 q4_k")
+    assert one.pack() == 0
+    del one.memory["x"]
+    assert one.call() == 6  # AUTOTUNE_OPENCL
+    one.release()
 
 
 def reduce_on(library: Library, session: Session, text: str, queue: cl.CommandQueue) -> tuple[int, bool]:

@@ -40,7 +40,7 @@ SPLIT_ROW = Configuration.of(
 LOCAL_TILE = Configuration.of(
     "local_tile", work_group_m=8, work_group_n=4, micro_tile_m=2, micro_tile_n=4, tile_k=8, vector_width=2,
     a_load_width=1, b_load_width=1, unroll=8, local_padding=0, stages=2, sub_group_columns=0, group_rows=0,
-    split_k=4, edges="guard", multiply_add="operator", combine="launch",
+    split_k=4, edges="guard", multiply_add="operator", integer_dot="off", combine="launch",
 )  # fmt: skip
 ROW = Configuration.of(
     "row", micro_tile_m=1, micro_tile_n=4, vector_width=4, work_group_n=8, work_group_k=2, unroll=2, split_k=4,

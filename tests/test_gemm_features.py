@@ -33,6 +33,7 @@ EVERYTHING = replace(
     max_image_height=8192,
     image_pitch_alignment=2,
     has_float16=True,
+    has_ptx_integer_dot=True,
     register_allocations=(32, 64),
     extensions=(
         "cl_khr_image2d_from_buffer", "cl_khr_integer_dot_product", "cl_arm_integer_dot_product_int8",
@@ -40,7 +41,7 @@ EVERYTHING = replace(
     ),
 )  # fmt: skip
 """A device that no one makes: it has what each of several makers has."""
-NOTHING = replace(EVERYTHING, register_allocations=(), extensions=())
+NOTHING = replace(EVERYTHING, has_ptx_integer_dot=False, register_allocations=(), extensions=())
 
 NEWER = {
     (a.name, p.name): p
@@ -54,6 +55,7 @@ int sum_of_products(const char4 a, const char4 b) { return a.x * b.x + a.y * b.y
 #define dot_4x8packed_ss_int(a, b) sum_of_products(as_char4((uint)(a)), as_char4((uint)(b)))
 #define arm_dot(a, b) sum_of_products(a, b)
 """
+OF_TILE: dict[str, tuple[Value, ...]] = {"unroll": (4, 8), "micro_tile_m": (1, 2, 4)}
 FOREIGN_OPTIONS = ("-cl-std=", "-qcom", "-cl-nv", "-fregister")
 
 
@@ -108,6 +110,8 @@ def measure(pocl: Device, problem: GemmProblem, configuration: Configuration) ->
     [
         ("microtile", {"integer_dot": ("khr",)}, ("37,43,21 nt int8 ldb=24", "67,34,133 tn int8 batch=2")),
         ("microtile", {"integer_dot": ("arm",)}, ("24,56,32 int8", "19,70,50 tt int8 lda=20 ldb=52")),
+        ("local_tile", {"integer_dot": ("khr",), **OF_TILE}, ("37,43,21 nt int8 ldb=24", "67,34,133 tn int8 batch=2")),
+        ("local_tile", {"integer_dot": ("arm",), **OF_TILE}, ("24,56,132 int8", "19,70,50 tt int8 lda=20 ldb=52")),
         ("dot", {"integer_dot": ("khr",)}, ("37,43,21 nt int8 ldb=24", "19,70,50 tn int8 ldb=72 batch=2")),
         ("dot", {"integer_dot": ("arm",)}, ("24,56,32 int8",)),
         (

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from autotune.errors import ProblemError, UsageError
-from autotune.kernels import FILES, families_of_files, family_names, find_family, is_family
+from autotune.kernels import FILES, _built_in_names, families_of_files, family_names, find_family, is_family
 from autotune.lookup import TuningTable
 from autotune.measure.worker import Worker
 from autotune.model.device import Device
@@ -59,7 +59,7 @@ def autotune(*arguments: str, database: Path | None = None) -> str:
 
 
 def test_a_family_of_a_file_is_found_beside_the_built_in_ones(transpose: KernelFamily) -> None:
-    assert family_names() == ["gemm", "reduce", "rows", "transpose"]
+    assert family_names() == sorted([*_built_in_names(), "transpose"])
     assert is_family("transpose") and not is_family("conv")
     assert find_family("transpose") is transpose
     with pytest.raises(ProblemError, match="no kernel family 'conv'"):
@@ -141,7 +141,7 @@ def test_an_installed_package_adds_a_family_by_entry_point(registry: pytest.Monk
     )
     forget()
     registry.syspath_prepend(str(tmp_path))
-    assert family_names() == ["gemm", "other", "reduce", "rows", "transpose"]
+    assert family_names() == sorted([*_built_in_names(), "other", "transpose"])
     family = find_family("transpose")
     assert type(family).__module__ == "somebody_kernels"
     assert "local float tile" in family.templates["transpose/tiled.cl.j2"]

@@ -149,7 +149,7 @@ class TestConfigurations:
             assert found["keep"] == "registers" and found["loads"] == "aligned"
 
     def test_a_row_in_registers_fits_them(self) -> None:
-        values = {"work_group_size": 64, "rows_per_group": 1, "loads": "vload", "fan_in": 4}
+        values: dict[str, Any] = {"work_group_size": 64, "rows_per_group": 1, "loads": "vload", "fan_in": 4}
         kept = Configuration.of("local_tree", **values, vector_width=4, unroll=4, keep="registers")
         for channels, fits in ((1024, True), (1027, True), (1028, False)):
             assert (FAMILY.violations(RowsProblem(batch=5, channels=channels), kept, PHONE) == []) == fits
@@ -258,15 +258,14 @@ def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyP
 def in_float32(problem: RowsProblem, inputs: dict[str, Any]) -> dict[str, Any]:
     """The operation as NumPy does it in single precision, with gaps untouched."""
     p = problem
-    given = {
+    given: dict[str, Any] = {
         name: values.reshape(p.batch, p.pitch)[:, : p.row_elements if name == "input" else p.channels].astype(
             np.float32
         )
         for name, values in inputs.items()
         if name in ("input", "residual", "up") or (name == "mask" and p.operation == "softmax_row_mask")
     }
-    vectors = {name: inputs[name].astype(np.float32) for name in ("weight", "bias", "mask") if name in inputs}
-    given = {**vectors, **given}
+    given |= {n: inputs[n].astype(np.float32) for n in ("weight", "bias", "mask") if n in inputs and n not in given}
     x = given["input"]
     results: dict[str, Any] = {}
     if "norm" in p.operation:

@@ -199,8 +199,11 @@ SHAPES = repeated(
     "--shapes",
     "FILE",
     "file with one shape per line: SHAPE [words of the shape] [xCOUNT] [label], # begins a comment; "
-    "or CSV with the header m,n,k,calls,label",
+    "or CSV with the header m,n,k,calls,label; or a model in a GGUF file, of which the header is read",
     type=Path,
+)
+TOKENS = integer(
+    "--tokens", 1, 2**20, "of a model's step: 1 when it writes, more when it reads a prompt (1)", default=1
 )
 DATABASE = argument(
     "--db",
@@ -222,6 +225,7 @@ WANTED = (
     family("that of the shapes given here; a preset has its own"),
     shape("a shape to tune"),
     SHAPES,
+    TOKENS,
     repeated("--preset", "NAME", "the products of a network; see autotune presets"),
     integer("--trials", 1, 10**9, "at most N new trials for each shape"),
     budget("time for all shapes: 90s, 10m, 1h30m"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import JSON, QUIET, SERVER, WANTED, WIDE, command, flag, integer
 from autotune.cli.interrupts import STOPPED
+from autotune.cli.models import lines_of_shapes
 from autotune.cli.output import print_json, print_result, standard_error, tell
 from autotune.errors import AutotuneError, UsageError
 
@@ -122,11 +123,9 @@ def submitted(client: "Client", options: argparse.Namespace) -> dict[str, Any]:
 
     Raises UsageError when a file cannot be read.
     """
-    from autotune.kernels.presets import read_lines
-
     job = client.submit(
         options.device,
-        shapes=[*options.shape, *(line for path in options.shapes for line in read_lines(path) if line.strip())],
+        shapes=[*options.shape, *(line for path in options.shapes for line in lines_of_shapes(path, options.tokens))],
         presets=options.preset,
         family=options.family,
         trials=options.trials,

@@ -1,24 +1,30 @@
-"""The command `autotune presets`: list the matrix products of published networks."""
+"""The command `autotune presets`: list the matrix products of published networks, or of a model in a file."""
 
 import argparse
 import sys
+from pathlib import Path
 
-from autotune.cli.arguments import JSON, argument, command
+from autotune.cli.arguments import JSON, TOKENS, argument, command
+from autotune.cli.models import is_model, read_model
 from autotune.cli.output import print_json
 from autotune.codec import write
 
 
 @command(
-    argument("name", nargs="?", metavar="NAME", help="the preset whose shapes to list"),
+    argument("name", nargs="?", metavar="NAME", help="the preset, or the GGUF file, whose shapes to list"),
+    TOKENS,
     JSON,
-    examples=("presets", "presets resnet50"),
+    examples=("presets", "presets resnet50", "presets model.gguf --tokens 128"),
 )
 def presets_command(options: argparse.Namespace) -> int:
     """List the presets, or the shapes of one."""
     from autotune.display.results import print_presets, print_requests
     from autotune.kernels.presets import PRESETS, preset
 
-    chosen = {name: preset(name) for name in ([options.name] if options.name else PRESETS)}
+    if options.name and is_model(Path(options.name)):
+        chosen = {options.name: read_model(Path(options.name), options.tokens)}
+    else:
+        chosen = {name: preset(name) for name in ([options.name] if options.name else PRESETS)}
     if options.json:
         print_json(write(chosen))
     elif options.name:

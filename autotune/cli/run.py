@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, LEARN_FROM, QUIET, WANTED, WIDE, argument, command, flag
 from autotune.cli.interrupts import Interrupts, tell_stopped
 from autotune.cli.jobs import run_elsewhere
+from autotune.cli.models import is_model, read_model
 from autotune.cli.output import print_result, standard_error, tell
 from autotune.device.links import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
@@ -205,19 +206,24 @@ def _requests(options: argparse.Namespace) -> tuple[list[Request], list[Request]
 
     problem_type = find_family(options.family).problem_type
     own = read_requests(problem_type, options.shape, [])
-    listed = read_requests(problem_type, [], options.shapes)
+    listed = read_requests(problem_type, [], options.shapes, options.tokens)
     if not (options.preset or options.misses):
         return [*own, *listed], []
     return own, [*listed, *(request for name in options.preset for request in preset(name))]
 
 
-def read_requests(problem_type: type[Problem], shapes: Sequence[str], files: Sequence[Path]) -> list[Request]:
-    """Return the shapes of the command line and of files in order, equal ones merged. Raises UsageError."""
+def read_requests(
+    problem_type: type[Problem], shapes: Sequence[str], files: Sequence[Path], tokens: int = 1
+) -> list[Request]:
+    """Return the shapes of the command line and of files in order, equal ones merged. Raises UsageError.
+
+    Files in GGUF are models, whose step has so many `tokens`.
+    """
     from autotune.kernels.presets import merge, read_shapes
 
     requests = [Request(problem=problem) for problem in _parse_shapes(problem_type, shapes)]
     for path in files:
-        requests += read_shapes(path, problem_type)
+        requests += read_model(path, tokens) if is_model(path) else read_shapes(path, problem_type)
     return merge(requests)
 
 

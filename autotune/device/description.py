@@ -29,6 +29,7 @@ from autotune.model.device import Device, DeviceLimits
 _TYPE_CPU, _TYPE_GPU = 1 << 1, 1 << 2
 _LOCAL_MEMORY_OF_ITS_OWN = 1
 _IMAGE_PITCH_ALIGNMENT = 0x104A
+_IMAGE_MAX_BUFFER_SIZE = 0x1040
 _ATOMIC_MEMORY_CAPABILITIES = 0x1063
 _ORDER_ACQUIRE_RELEASE, _SCOPE_DEVICE = 1 << 1, 1 << 5
 _Number = Literal["uint", "size_t"]
@@ -40,6 +41,10 @@ _SUB_GROUP_SIZES: tuple[_Query, ...] = (
     ("cl_amd_device_attribute_query", 0x4043, "uint"),
 )
 """Extension, code and type of the queries by which each vendor tells such sizes."""
+_COMPUTE_CAPABILITY = (0x4000, 0x4001)
+_HALF_ARITHMETIC_SINCE, _INTEGER_DOT_SINCE, _MATRIX_UNITS_SINCE = 53, 61, 80
+"""The compute capability, times ten, from which on NVIDIA's GPUs can do it; their compiler accepts half arithmetic
+without announcing it. Probes say whether it works."""
 
 
 class Machine(Protocol):
@@ -188,6 +193,7 @@ def _limits(raw: Any, machine: Machine, *, is_cpu: bool) -> DeviceLimits:
     has_images = bool(number(raw, "image_support"))
     group = positive(raw, "max_work_group_size", least.max_work_group_size)
     memory = positive(raw, "global_mem_size", least.global_memory_bytes)
+    capability = _compute_capability(raw, machine, extensions)
     return DeviceLimits(
         compute_units=positive(raw, "max_compute_units", least.compute_units),
         max_work_group_size=group,
@@ -200,17 +206,28 @@ def _limits(raw: Any, machine: Machine, *, is_cpu: bool) -> DeviceLimits:
         max_image_width=number(raw, "image2d_max_width") if has_images else 0,
         max_image_height=number(raw, "image2d_max_height") if has_images else 0,
         image_pitch_alignment=_first(_query_numbers(raw, machine, _IMAGE_PITCH_ALIGNMENT, "uint")) if has_images else 0,
+        max_image_line=_first(_query_numbers(raw, machine, _IMAGE_MAX_BUFFER_SIZE, "size_t")) if has_images else 0,
         register_allocations=_sizes(raw, machine, extensions, _REGISTER_ALLOCATIONS),
         sub_group_sizes=_sizes(raw, machine, extensions, _SUB_GROUP_SIZES),
         has_sub_groups=_has_sub_groups(raw, extensions),
-        has_float16="cl_khr_fp16" in extensions,
+        has_float16="cl_khr_fp16" in extensions or capability >= _HALF_ARITHMETIC_SINCE,
         has_float64="cl_khr_fp64" in extensions or number(raw, "double_fp_config") != 0,
+        has_ptx_integer_dot=capability >= _INTEGER_DOT_SINCE,
+        has_matrix_units=capability >= _MATRIX_UNITS_SINCE,
         ordering_standard=_ordering_standard(raw, machine),
         is_cpu=is_cpu,
         native_vector_float32=number(raw, "native_vector_width_float", 0),
         shares_host_memory=bool(number(raw, "host_unified_memory")),
         extensions=extensions,
     )
+
+
+def _compute_capability(raw: Any, machine: Machine, extensions: Sequence[str]) -> int:
+    """Return ten times NVIDIA's major number plus the minor; 0 for other devices."""
+    if "cl_nv_device_attribute_query" not in extensions:
+        return 0
+    major, minor = (_first(_query_numbers(raw, machine, code, "uint")) for code in _COMPUTE_CAPABILITY)
+    return 10 * major + minor
 
 
 def _item_sizes(raw: Any, group: int) -> tuple[int, ...]:

@@ -1,33 +1,28 @@
 """Small kernels that test whether a driver's features work, run in child processes that may crash (measure/doctor.py).
 
 A `Probe` is a piece of OpenCL C that every work-item runs on small integers, so that its results are exact. Several
-probes are built as one program, which is far faster than a program each. Images are tested by functions instead.
+probes are built as one program, which is far faster than a program each. Images and matrix units are tested by
+functions instead (probe_functions.py).
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from autotune.device.port import NUMPY_TYPES, Memory, Port, Program
-from autotune.errors import AutotuneError, LaunchError
+from autotune.device.port import NUMPY_TYPES, Port, Program
+from autotune.device.probe_functions import FUNCTIONS, ITEMS, VALUES, Numbers, buffer, difference, numbers, run
+from autotune.errors import AutotuneError
 from autotune.model import checkup
 from autotune.model.device import VECTOR_WIDTHS
-from autotune.model.plan import Buffer, Launch, Plan, Role
+from autotune.model.plan import Launch
 from autotune.model.problem import NUMBER_TYPES
 
-ITEMS = 64
 GROUP = 16
 """Work-items per work-group; fewer if the device allows only fewer."""
 STEPS = 4
-_VALUES = ITEMS * VECTOR_WIDTHS[-1]
-_SLICE = 8 * _VALUES
+_SLICE = 8 * VALUES
 """Bytes of the output that belong to one probe."""
-
-Numbers = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +39,6 @@ class Probe:
     attribute: str = ""
     options: Sequence[Sequence[str]] = ((),)
     """Build options to try in order; probes with different options are not combined in one kernel."""
-
-
-def numbers(operand: int, dtype: str = "float32") -> Numbers:
-    """Return the contents of operand 0, 1 or 2, shape (_VALUES,): integers from -3 to 3."""
-    return np.random.default_rng(operand).integers(-3, 4, _VALUES).astype(NUMPY_TYPES[dtype])
 
 
 def _rows(operand: int, width: int) -> Numbers:
@@ -110,8 +100,19 @@ def _half_arithmetic(width: int) -> str:
     load = f"vload{width}(item, {{}}_half)".format
     return (
         f"{{ const half{width} r = {load('a')} * {load('b')} + {load('c')};"
-        f" vstore{width}(max(r, {load('a')}), item, (__global half *)out + {width * ITEMS}); }}\n"
+        f" vstore{width}(r > {load('a')} ? r : {load('a')}, item, (__global half *)out + {width * ITEMS}); }}\n"
     )
+
+
+_HALF_FUNCTIONS = "\n".join(
+    (
+        "#ifndef cl_khr_fp16",
+        *(f"#define vload{n}(i, p) (*(const __global half{n} *)((p) + {n} * (i)))" for n in VECTOR_WIDTHS),
+        *(f"#define vstore{n}(v, i, p) (*(__global half{n} *)((p) + {n} * (i)) = (v))" for n in VECTOR_WIDTHS),
+        "#endif\n",
+    )
+)
+"""NVIDIA's compiler computes with half without announcing it, and has no functions of it."""
 
 
 def _half_results() -> Numbers:
@@ -128,6 +129,16 @@ def _integer_dot(name: str, call: str, head: str = "") -> Probe:
 
 def _enabled(extension: str) -> str:
     return f"#pragma OPENCL EXTENSION {extension} : enable\n"
+
+
+_DP4A = """
+int dp4a(const int a, const int b)
+{
+    int sum = 0;
+    asm("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
+"""
 
 
 def _sums_of_groups(group: int) -> Numbers:
@@ -148,7 +159,7 @@ PROBES: Mapping[str, Probe] = {
         ),
         Probe(
             name=checkup.HALF_ARITHMETIC,
-            head=_enabled("cl_khr_fp16"),
+            head=_enabled("cl_khr_fp16") + _HALF_FUNCTIONS,
             body="".join(map(_half_arithmetic, VECTOR_WIDTHS)),
             expected=lambda _: _half_results(),
         ),
@@ -211,6 +222,7 @@ PROBES: Mapping[str, Probe] = {
         ),
         _integer_dot(checkup.INTEGER_DOT_KHR, "dot_4x8packed_ss_int(as_uint({a}), as_uint({b}))"),
         _integer_dot(checkup.INTEGER_DOT_ARM, "arm_dot({a}, {b})", _enabled("cl_arm_integer_dot_product_int8")),
+        _integer_dot(checkup.INTEGER_DOT_PTX, "dp4a(as_int({a}), as_int({b}))", _DP4A),
     )
 }
 
@@ -228,7 +240,7 @@ def run_probes(port: Port, names: Sequence[str]) -> dict[str, str]:
     for probe in (PROBES[name] for name in names if name in PROBES):
         kernels.setdefault("probe_local" if probe.locals else "probe", []).append(probe)
     sources = [_source(kernel, probes) for kernel, probes in kernels.items()]
-    sources += [_IMAGE_KERNELS] if any(name in _FUNCTIONS for name in names) else []
+    sources += dict.fromkeys(FUNCTIONS[name][0] for name in names if name in FUNCTIONS)
     options = PROBES[names[0]].options if names[0] in PROBES else ((),)
     try:
         program = _built(port, "".join(sources), options)
@@ -240,9 +252,9 @@ def run_probes(port: Port, names: Sequence[str]) -> dict[str, str]:
         except _TROUBLES as error:
             found |= dict.fromkeys((probe.name for probe in probes), _complaint(error))
     for name in names:
-        if name in _FUNCTIONS:
+        if name in FUNCTIONS:
             try:
-                _FUNCTIONS[name](port, program)
+                FUNCTIONS[name][1](port, program)
             except _TROUBLES as error:
                 found[name] = _complaint(error)
     return found
@@ -260,26 +272,14 @@ def _run_blocks(port: Port, program: Program, kernel: str, blocks: Sequence[Prob
     group = 2 ** (min(GROUP, port.device.limits.max_work_group_size).bit_length() - 1)
     values = np.concatenate([numbers(i, dtype).view(np.uint8) for dtype in NUMBER_TYPES for i in range(3)])
     into = np.zeros(len(blocks) * _SLICE, np.uint8)
-    memory = {"input": _buffer(port, values), "output": _buffer(port, into)}
+    memory = {"input": buffer(port, values), "output": buffer(port, into)}
     arguments = ("input", "output")
-    _run(port, program, Launch(kernel=kernel, global_size=(ITEMS,), local_size=(group,), arguments=arguments), memory)
+    run(port, program, Launch(kernel=kernel, global_size=(ITEMS,), local_size=(group,), arguments=arguments), memory)
     port.read(memory["output"], into)
     return {
-        probe.name: _difference(into[place * _SLICE : (place + 1) * _SLICE], probe.expected(group))
+        probe.name: difference(into[place * _SLICE : (place + 1) * _SLICE], probe.expected(group))
         for place, probe in enumerate(blocks)
     }
-
-
-def _buffer(port: Port, values: Numbers) -> Memory:
-    """Return a buffer with these contents."""
-    memory = port.allocate(Buffer(name="probed", role=Role.SCRATCH, dtype="int8", elements=values.nbytes))
-    port.write(memory, values)
-    return memory
-
-
-def _run(port: Port, program: Program, launch: Launch, memory: Mapping[str, Memory]) -> None:
-    kernels = port.kernels(program, Plan(buffers=(), launches=(launch,)))
-    port.run(port.bind(kernels, [launch], memory), has_events=False)
 
 
 def _built(port: Port, source: str, options: Sequence[Sequence[str]]) -> Program:
@@ -290,17 +290,6 @@ def _built(port: Port, source: str, options: Sequence[Sequence[str]]) -> Program
         except AutotuneError:
             continue
     return port.build(source, options[-1])
-
-
-def _difference(found: Numbers, expected: Numbers) -> str:
-    if not len(expected):
-        return ""
-    told = found[: expected.nbytes].view(expected.dtype)
-    wrong = np.flatnonzero(told != expected)
-    if not len(wrong):
-        return ""
-    first = wrong[0]
-    return f"{len(wrong)} of {len(expected)} results are wrong, the first is {told[first]} instead of {expected[first]}"
 
 
 def _source(kernel: str, blocks: Sequence[Probe]) -> str:
@@ -315,7 +304,7 @@ def _source(kernel: str, blocks: Sequence[Probe]) -> str:
         for name in "abc":
             if f"{name}_{kind}" in bodies:
                 starts.append(f"    {typed}{name}_{kind} = ({typed})(input + {offset});")
-            offset += _VALUES * number.size_bytes
+            offset += VALUES * number.size_bytes
     heads = "".join(dict.fromkeys(probe.head for probe in blocks))
     declared = "".join(f"    {probe.locals}\n" for probe in blocks if probe.locals)
     return (
@@ -323,69 +312,3 @@ def _source(kernel: str, blocks: Sequence[Probe]) -> str:
         f"{{\n{declared}    const int item = get_global_id(0), lane = get_local_id(0), group = get_local_size(0);\n"
         f"{chr(10).join(starts)}\n{bodies}}}\n"
     )
-
-
-# Images
-
-_WIDTH, _HEIGHT = 8, 4
-_IMAGE_KERNELS = "".join(
-    f"""
-__kernel void copy_{letter}(__read_only image2d_t from, __write_only image2d_t into, __global float *seen)
-{{
-    const int x = get_global_id(0), y = get_global_id(1);
-    const {kind}4 pixel = read_image{letter}(from, (int2)(x, y));
-    write_image{letter}(into, (int2)(x, y), pixel);
-    vstore4(convert_float4(pixel), y * {_WIDTH} + x, seen);
-}}
-"""
-    for letter, kind in (("f", "float"), ("i", "int"))
-)
-
-
-def _image(dtype: str) -> Buffer:
-    return Buffer(
-        name="image", role=Role.SCRATCH, dtype=dtype, elements=4 * _WIDTH * _HEIGHT,
-        image_width=_WIDTH, image_height=_HEIGHT,
-    )  # fmt: skip
-
-
-def _probe_images(port: Port, program: Program) -> None:
-    """Test that images of each type in use can be written by the host and by a kernel, and read by a kernel."""
-    for dtype in (name for name, number in NUMBER_TYPES.items() if number.channel):
-        written, copied = port.allocate(_image(dtype)), port.allocate(_image(dtype))
-        port.write(written, _pixels().astype(NUMPY_TYPES[dtype]))
-        _copy_image(port, program, dtype, written, copied)
-        _copy_image(port, program, dtype, copied, written)
-
-
-def _probe_views(port: Port, program: Program) -> None:
-    """Test that a buffer can be read as an image, without a copy."""
-    row = 4 * 64  # no known device requires rows aligned to more than 64 pixels
-    contents = np.zeros((_HEIGHT, row), np.float32)
-    contents[:, : 4 * _WIDTH] = _pixels().reshape(_HEIGHT, -1)
-    view = dataclasses.replace(_image("float32"), role=Role.VIEW, view_of="plain", row_pitch=row)
-    image = port.allocate(view, {"plain": _buffer(port, contents)})
-    _copy_image(port, program, "float32", image, port.allocate(_image("float32")))
-
-
-def _copy_image(port: Port, program: Program, dtype: str, source: Memory, target: Memory) -> None:
-    """Copy `source` in a kernel. Raises LaunchError when the kernel reads other pixels than `source` should hold."""
-    seen = np.zeros_like(_pixels())
-    memory = {"from": source, "into": target, "seen": _buffer(port, seen)}
-    kernel = "copy_i" if NUMBER_TYPES[dtype].is_whole else "copy_f"
-    launch = Launch(kernel=kernel, global_size=(_WIDTH, _HEIGHT), local_size=None, arguments=tuple(memory))
-    _run(port, program, launch, memory)
-    port.read(memory["seen"], seen)
-    difference = _difference(seen.view(np.uint8), _pixels())
-    if difference:
-        raise LaunchError(f"{dtype}: {difference}")
-
-
-def _pixels() -> Numbers:
-    return numbers(0)[: 4 * _WIDTH * _HEIGHT]
-
-
-_FUNCTIONS: Mapping[str, Callable[[Port, Program], None]] = {
-    checkup.IMAGES: _probe_images,
-    checkup.IMAGE_VIEWS: _probe_views,
-}

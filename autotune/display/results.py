@@ -331,6 +331,8 @@ def print_misses(misses: "Sequence[tuple[Miss, int]]", stream: IO[str]) -> None:
 
 
 def print_presets(presets: "Sequence[tuple[Preset, Sequence[Request]]]", stream: IO[str]) -> None:
+    """Print a row for every preset, and a row for every language model, which has many."""
+    page = Page(stream)
     rows = [
         (
             preset.name,
@@ -340,8 +342,28 @@ def print_presets(presets: "Sequence[tuple[Preset, Sequence[Request]]]", stream:
             preset.meaning,
         )
         for preset, requests in presets
+        if not preset.group
     ]
-    Page(stream).table(("preset", "shapes", "calls", "GFLOP", "what it is"), rows, ends_in_prose=True)
+    page.table(("preset", "shapes", "calls", "GFLOP", "what it is"), rows, ends_in_prose=True)
+    of_models: dict[str, dict[str, float]] = {}
+    steps: dict[str, None] = {}
+    for preset, requests in presets:
+        if preset.group:
+            weights, _, step = preset.name.removeprefix(f"{preset.group}-").partition("-")
+            steps[step] = None
+            moved = sum(request.calls * request.problem.bytes_moved for request in requests) / 1e6
+            of_models.setdefault(preset.group, {}).setdefault(weights, moved)
+    page.line()
+    page.line(
+        f"Language models with quantised weights: MODEL-WEIGHTS-STEP, where STEP is {', '.join(steps)}, such as "
+        f"{next((preset.name for preset, _ in presets if preset.group), '')}"
+    )
+    page.line()
+    models = [
+        (model, ", ".join(moved), ", ".join(f"{size:.0f}" for size in moved.values()))
+        for model, moved in of_models.items()
+    ]
+    page.table(("model", "weights", "MB that one token reads"), models)
 
 
 def print_requests(requests: Sequence[Request], stream: IO[str]) -> None:

@@ -1,8 +1,10 @@
 """How C spells a kernel family: its names, types, problems, configurations, conditions, and candidates."""
 
+import ast
 import dataclasses
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import cached_property
 
 from autotune.device.profile import find_profile
 from autotune.errors import TableError, UsageError
@@ -12,6 +14,7 @@ from autotune.model.plan import Role
 from autotune.model.problem import Problem
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, KernelFamily
+from autotune.space.plan_formula import LaunchFormula, parts_of
 
 
 def check_distinct(names: Iterable[str]) -> None:
@@ -64,11 +67,42 @@ class FamilyInC:
         """The names of the buffers that the caller supplies, in order."""
         return [buffer.name for buffer in self.rules.plan.buffers if buffer.role in (Role.INPUT, Role.OUTPUT)]
 
+    @cached_property
+    def constants(self) -> list[str]:
+        """Those of the operands that keep their values, in order."""
+        return [name for name in self.operands if self.plain.is_constant(name)]
+
+    def packs(self, launch: LaunchFormula) -> bool:
+        """Return whether a launch prepares constant operands, once for many calls."""
+        return launch.prepares in self.constants
+
+    @cached_property
+    def packed(self) -> set[str]:
+        """The names of the buffers that such launches fill."""
+        trees = [ast.parse(f"({launch.arguments},)") for launch in self.rules.plan.launches if self.packs(launch)]
+        passed = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        return {buffer.name for buffer in self.rules.plan.buffers if buffer.role is Role.SCRATCH} & passed
+
+    @property
+    def packed_fields(self) -> list[str]:
+        """The fields that determine what such launches do."""
+        plan = self.rules.plan
+        buffers = [buffer for buffer in plan.buffers if buffer.name in {*self.packed, *self.constants}]
+        texts = [text for buffer in buffers for text in (buffer.dtype, buffer.elements)]
+        texts += [text for one in plan.launches if self.packs(one) for text in (one.global_size, one.arguments)]
+        names = {name for text in texts for part in parts_of(text) for name in Expression(part).names}
+        for name in reversed(plan.names):
+            if name in names:
+                names |= Expression(plan.names[name]).names
+        return [name for name in self.fields if name in names]
+
     @property
     def arguments(self) -> str:
         """The parameters of a call that are its scalars and operands."""
-        scalars = (f"double {name}" for name in self.rules.plan.scalars)
-        return ", ".join([*scalars, *(f"cl_mem {name}" for name in self.operands)])
+        scalars = [f"double {name}" for name in self.rules.plan.scalars]
+        packed = ["struct autotune_packed *packed"] if self.constants else []
+        given = [f"cl_mem {name}" for name in self.operands if name not in self.constants]
+        return ", ".join([*scalars, *packed, *given])
 
     def type_of(self, name: str, number: str) -> str:
         """Return the type of a field or parameter; `number` is that of numbers."""
@@ -91,10 +125,19 @@ class FamilyInC:
         """The plain problem, with the sizes as variables."""
         return braced(self.literal(self.defaults[name]) if name in self.defaults else name for name in self.fields)
 
-    @property
+    @cached_property
     def plain(self) -> Problem:
         """A problem of the kind that is in every package."""
-        return self.family.problem_type.from_dict(dict.fromkeys(self.needed, 1))
+        return self._least_problem({})
+
+    def _least_problem(self, texts: Mapping[str, str]) -> Problem:
+        """Return the least problem with these text fields, or their defaults, or else their first words."""
+        first = {name: words[0] for name, words in self.rules.words.items()}
+        values: dict[str, Value] = {**first, **self.defaults, **texts}
+        for name, least in self.rules.least.items():
+            if name in self.needed:
+                values[name] = int(Expression(least)(values))
+        return self.family.problem_type.from_dict(values)
 
     def configuration(self, configuration: Configuration) -> str:
         chosen = dict(configuration.values)
@@ -186,7 +229,7 @@ class FamilyInC:
             return ""
         found = ""
         for field, words in self.rules.words.items():
-            examples = {word: dataclasses.replace(self.plain, **{field: word}) for word in words}
+            examples = {word: self._least_problem({field: word}) for word in words}
             values = {word: example.constraint_values().get(name) for word, example in examples.items()}
             if None in values.values():
                 return ""

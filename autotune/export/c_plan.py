@@ -3,12 +3,16 @@
 import ast
 from collections.abc import Callable, Iterator
 
+from autotune.errors import UsageError
 from autotune.export.c_family import FamilyInC
 from autotune.model.configuration import Value
-from autotune.model.problem import NUMBER_TYPES
+from autotune.model.problem import ELEMENT_TYPES
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm
 from autotune.space.plan_formula import BufferFormula, LaunchFormula, parts_of
+
+_ORDERS = {4: "CL_RGBA", 2: "CL_RG", 1: "CL_R"}
+"""OpenCL's names for pixels of so many numbers."""
 
 
 class AlgorithmPlanner:
@@ -38,6 +42,8 @@ class AlgorithmPlanner:
         # What refers to a name comes after it, so the names in use are known from back to front.
         buffers = [line for buffer in reversed(formula.buffers) for line in self._buffer(buffer)]
         last = [f"plan->variant = (int){self._number(formula.variant_number)};"]
+        if self._c.constants:
+            last.append(f"plan->packing = (int){self._number(self._c.rules.packing)};")
         if formula.scalars:
             whole = self._result(formula.scalar_dtype, {"int32": "1", "float32": "0"}.__getitem__)
             last.append(f"plan->scales_are_whole = {whole};")
@@ -70,10 +76,13 @@ class AlgorithmPlanner:
         if buffer.image:
             view = _variable(buffer.view_of) if buffer.view_of else "-1"
             pitch = f"{self._bytes(buffer)} * {self._number(buffer.row_pitch)}" if buffer.view_of else "0"
-            pixels = self._result(buffer.dtype, lambda dtype: f"CL_{NUMBER_TYPES[dtype].channel}")
+            pixels = self._result(buffer.dtype, lambda dtype: f"CL_{ELEMENT_TYPES[dtype].channel}")
             sizes = f"{self._number(width)}, {self._number(height)}"
-            made = f"autotune_add_image(plan, {view}, {sizes}, {pixels}, {pitch})"
+            form = f"{_ORDERS[buffer.channels]}, {pixels}, {int(buffer.is_line)}"
+            made = f"autotune_add_image(plan, {view}, {sizes}, {form}, {pitch})"
             self._used.add(view)
+        elif buffer.name in self._c.packed:
+            made = f"autotune_add_packed(plan, {self._bytes(buffer)} * {self._number(elements)})"
         else:
             operand = self._c.operands.index(buffer.name) if buffer.name in self._c.operands else -1
             size = f"{self._bytes(buffer)} * {self._number(elements)}"
@@ -96,12 +105,16 @@ class AlgorithmPlanner:
             yield f"{indent}{self._if(local)}autotune_set_local_size(launch, {size});"
         for argument in parts_of(launch.arguments):
             yield f"{indent}{self._argument(argument)}"
+        if self._c.packs(launch):
+            yield f"{indent}launch->packs = 1;"
         if indent:
             yield "}"
 
     def _argument(self, text: str) -> str:
         if text in self._formula.scalars:
             return f"autotune_pass(launch, AUTOTUNE_IS_SCALAR, {list(self._formula.scalars).index(text)});"
+        if text in self._formula.arguments:
+            return f"autotune_pass_local(plan, launch, {self._number(self._local_bytes(text))});"
         if not _is_text(_tree(self._read(text))):
             return f"autotune_pass_number(plan, launch, {self._number(text)});"
 
@@ -111,11 +124,18 @@ class AlgorithmPlanner:
 
         return f"autotune_pass(launch, AUTOTUNE_IS_BUFFER, {self._result(text, held)});"
 
+    def _local_bytes(self, name: str) -> str:
+        """Return the bytes of local memory that an argument is. Raises UsageError for any other."""
+        argument = self._formula.arguments[name]
+        if argument.dtype:
+            raise UsageError(f"the scalar {name} of type {argument.dtype} has no equivalent in C")
+        return str(argument.value)
+
     def _three(self, texts: list[str]) -> str:
         return ", ".join([*map(self._number, texts), *["1"] * (3 - len(texts))])
 
     def _bytes(self, buffer: BufferFormula) -> str:
-        return self._result(buffer.dtype, lambda dtype: f"{NUMBER_TYPES[dtype].size_bytes}LL")
+        return self._result(buffer.dtype, lambda dtype: f"{ELEMENT_TYPES[dtype].size_bytes}LL")
 
     def _if(self, condition: Expression) -> str:
         return "" if _is_always(condition) else f"if ({self._print(condition)}) "

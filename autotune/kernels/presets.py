@@ -4,6 +4,7 @@ Products are computed from each network's layer table, one image or sequence at 
 im2col and one product: m is the output channels, n the output pixels, k the input channels times the window.
 Depthwise convolutions are left out, since they are not matrix products. In transformers m is the tokens. Attention is
 one product batched over the heads; the keys of each head are stored as they are computed, a row for each position.
+Language models with quantised weights are in `language_models.py`.
 """
 
 import contextlib
@@ -12,11 +13,13 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from autotune.errors import ProblemError, UsageError, did_you_mean
 from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.language_models import MODELS, STEPS, products
 from autotune.model.configuration import Value
 from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
@@ -38,6 +41,8 @@ class Preset:
     name: str
     meaning: str
     products: Callable[[], Iterator[Request]]
+    group: str = ""
+    """Name of the model of which this is one of several presets."""
 
 
 def preset(name: str) -> list[Request]:
@@ -46,7 +51,8 @@ def preset(name: str) -> list[Request]:
     Raises UsageError when there is no preset of that name.
     """
     if name not in PRESETS:
-        hint = did_you_mean(name, PRESETS) or f"there are {', '.join(PRESETS)}"
+        general = ", ".join(entry.name for entry in PRESETS.values() if not entry.group)
+        hint = did_you_mean(name, PRESETS) or f"there are {general}, and those of language models: autotune presets"
         raise UsageError(f"there is no preset {name[:80]!r}", hint=hint)
     return merge(PRESETS[name].products())
 
@@ -236,6 +242,19 @@ PRESETS = {
             lambda: _llama_1b(1, LLAMA_CONTEXT),
         ),
     )
+}
+
+
+PRESETS |= {
+    f"{model.name}-{mix}-{step}": Preset(
+        f"{model.name}-{mix}-{step}",
+        f"{model.title} in {mix.upper()}, " + (f"reading {tokens} tokens" if tokens > 1 else "writing one token"),
+        partial(products, model, mix, tokens),
+        group=model.name,
+    )
+    for model in MODELS
+    for mix in model.mixes
+    for step, tokens in STEPS.items()
 }
 
 

@@ -14,6 +14,7 @@ TOPICS = (
     "phones",
     "tuning",
     "winners",
+    "quantised",
     "kernels",
     "own",
     "service",

@@ -50,6 +50,8 @@ _GROUPS = (
     (checkup.HALF_ARITHMETIC,),
     (checkup.INTEGER_DOT_KHR,),
     (checkup.INTEGER_DOT_ARM,),
+    (checkup.INTEGER_DOT_PTX,),
+    (checkup.MATRIX_UNITS,),
     (checkup.SUB_GROUP_SIZES,),
 )
 """Probes tried together."""

@@ -12,7 +12,7 @@ from typing import Any
 from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
 from autotune.model.problem import NUMBER_TYPES
 
-PROBES_VERSION = 3
+PROBES_VERSION = 4
 """Incremented when probes or findings change so that checkups of other versions are neither valid nor read."""
 
 PROGRAMS = 10
@@ -29,6 +29,8 @@ IMAGES = "images"
 IMAGE_VIEWS = "image views"
 INTEGER_DOT_KHR = "integer dot product (khr)"
 INTEGER_DOT_ARM = "integer dot product (arm)"
+INTEGER_DOT_PTX = "integer dot product (ptx)"
+MATRIX_UNITS = "matrix units"
 CLOCKS = "event times"
 
 
@@ -66,6 +68,8 @@ _FEATURES = {
     IMAGE_VIEWS: Feature(limit="has_images", extension="cl_khr_image2d_from_buffer"),
     INTEGER_DOT_KHR: Feature(extension="cl_khr_integer_dot_product"),
     INTEGER_DOT_ARM: Feature(extension="cl_arm_integer_dot_product_int8"),
+    INTEGER_DOT_PTX: Feature(limit="has_ptx_integer_dot", lost={"has_ptx_integer_dot": False}),
+    MATRIX_UNITS: Feature(limit="has_matrix_units", lost={"has_matrix_units": False}),
 }
 
 

@@ -17,6 +17,7 @@ ORDERINGS = ("ptx", "cl2", "cl3")
 
 
 _FACTS_BY_EXTENSION = {
+    "has_half_functions": "cl_khr_fp16",
     "has_image_from_buffer": "cl_khr_image2d_from_buffer",
     "has_khr_integer_dot": "cl_khr_integer_dot_product",
     "has_arm_integer_dot": "cl_arm_integer_dot_product_int8",
@@ -72,12 +73,18 @@ class DeviceLimits:
     max_image_height: int = 0
     image_pitch_alignment: int = 0
     """In pixels; 0 if the driver does not report it."""
+    max_image_line: int = 0
+    """Pixels of the longest image over a buffer (``image1d_buffer_t``); 0 if the driver does not report it."""
     register_allocations: tuple[int, ...] = ()
     """Register counts per work-item that the compiler can be asked to use; empty if it offers no choice."""
     sub_group_sizes: tuple[int, ...] = ()
     has_sub_groups: bool = False
     has_float16: bool = False
     has_float64: bool = False
+    has_ptx_integer_dot: bool = False
+    """Whether NVIDIA's PTX has an instruction for the dot product of four pairs of int8."""
+    has_matrix_units: bool = False
+    """Whether a sub-group multiplies small matrices of float16 and of int8 by instructions of NVIDIA's PTX."""
     ordering_standard: int = 0
     """The OpenCL C version, 200 or 300, whose atomics order memory for all work-groups of the device; 0 if none."""
     is_cpu: bool = False
@@ -124,7 +131,7 @@ class DeviceLimits:
     def narrowed(self, other: "DeviceLimits") -> Self:
         """Return these limits reduced by what `other`, limits of the same driver, records as broken."""
         widest = {name: min(getattr(self, name), getattr(other, name)) for name in _WIDEST}
-        truths = ("has_images", "has_sub_groups", "has_float16")
+        truths = ("has_images", "has_sub_groups", "has_float16", "has_ptx_integer_dot", "has_matrix_units")
         return dataclasses.replace(
             self,
             **widest,

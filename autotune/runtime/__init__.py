@@ -1,4 +1,4 @@
-"""Tuned kernels on arrays: `Gemm`, `Reduce`, `Operation` for any family, and `allocate` for shared memory.
+"""Tuned kernels on arrays: `Gemm`, `QGemm`, `Reduce`, `Operation` for any family, and `allocate` for shared memory.
 
     from autotune.runtime import Gemm, allocate
 
@@ -7,18 +7,22 @@
     gemm(a, b, out=c, alpha=2, beta=1, trans_b=True)
     weights = gemm.prepare(b)                       # constant: packed once, on the device
     c = gemm(a, weights)
+    qgemm = QGemm()
+    y = qgemm(x, qgemm.prepare(tensor))             # of a GGUF file: x @ dequantised.T
 
 `layout` reads the problem from the operands, `choice` picks configurations, `verification` checks them before their
-first use, `engine` builds and runs them, `on_device` is what calls have in common, `executor` moves what they work on,
-and `crossover` knows which products the host does faster.
+first use, `engine` builds and runs them, `on_device` is what calls have in common, `prepared` keeps constant operands,
+`executor` moves what they work on, and `crossover` knows which products the host does faster.
 """
 
+from autotune.kernels.qgemm.int4 import from_awq, from_gptq
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
-from autotune.runtime.engine import PreparedMatrix
 from autotune.runtime.executor import Statistics, allocate
 from autotune.runtime.gemm import Gemm
 from autotune.runtime.on_device import Bound
 from autotune.runtime.operation import Operation
+from autotune.runtime.prepared import PreparedMatrix
+from autotune.runtime.qgemm import PreparedWeights, QGemm
 from autotune.runtime.reduce import Reduce
 
 __all__ = [
@@ -28,9 +32,13 @@ __all__ = [
     "Gemm",
     "Operation",
     "PreparedMatrix",
+    "PreparedWeights",
+    "QGemm",
     "Reduce",
     "Statistics",
     "allocate",
+    "from_awq",
+    "from_gptq",
     "measure_crossover",
     "measure_host_ns",
 ]

@@ -1,8 +1,9 @@
 """Chooses the configuration that runs a problem: the table's, checked against the device at hand, with fallbacks.
 
-When B is packed once, the problem has `constant=b`, and the winner tuned for that problem is used. When only the plain
-problem was tuned, which packs B at each call, the time for packing is subtracted from the times of its trials. When B
-is already in an image, only configurations that read an image are valid.
+When the B of a GEMM is packed once, the problem has `constant=b`, and the winner tuned for that problem is used. When
+only the plain problem was tuned, which packs B at each call, the time for packing is subtracted from the times of its
+trials. Quantised weights are constant in every problem. When B is already in an image, only configurations that read an
+image are valid.
 """
 
 import enum
@@ -27,7 +28,7 @@ _IMAGE_TILES = ((8, 8), (8, 4), (4, 8), (4, 4), (2, 4), (1, 4))
 
 
 class Weights(enum.Enum):
-    """How B reaches the kernels."""
+    """How B, or quantised weights, reach the kernels."""
 
     PER_CALL = "per call"
     """As passed; each call packs it where the configuration needs another layout."""
@@ -80,7 +81,7 @@ def _ranked(
 ) -> Iterator[Choice]:
     tuned = table.find(device, problem)
     if weights is Weights.PACKED_ONCE and tuned.match is not Match.EXACT:
-        plain = table.find(device, problem.plain)
+        plain = tuned if problem == problem.plain else table.find(device, problem.plain)
         yield from _best_packed(family, table, device, plain)
         tuned = min(tuned, plain, key=lambda found: list(Match).index(found.match))  # the earlier step of the lookup
     yield Choice(

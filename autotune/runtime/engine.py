@@ -1,4 +1,4 @@
-"""Kernels ready to run for each problem, chosen, checked and built when first needed; and operands packed once."""
+"""Kernels ready to run for each problem: chosen, checked and built when first needed."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
 from autotune.runtime.choice import Choice, Weights, choices, packed_operand
 from autotune.runtime.executor import BoundCall, Executor, Operand, Statistics, Transfer
-from autotune.runtime.layout import Layout
+from autotune.runtime.prepared import Prepared, Ready
 from autotune.runtime.verification import LOG, Verifier, announced
 from autotune.space.family import KernelFamily
 
@@ -32,27 +32,14 @@ SCRATCH_SHARE = 8
 """Scratch memory, over all problems, is limited to the device's global memory over this, and at least 256 MiB."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Ready:
-    """A problem whose kernels are built, with their constant arguments set."""
-
-    problem: Problem
-    choice: Choice
-    call: BoundCall
-    packing: BoundCall | None
-    """Packs B into the layout that `call` needs; None where `call` packs it, or where it is not packed."""
-    packed: Buffer
-    """Buffer of B in that layout, or of B itself."""
-    packing_number: int
-    """Equal for problems that can use the same packed B."""
-
-
 @dataclass(kw_only=True)
 class Request:
     """What calls with operands of the same form have in common."""
 
     problem: Problem
     weights: Weights
+    constant: str = ""
+    """Name, in plans, of the operand that `weights` is about; empty where all are passed per call."""
     kinds: tuple[Kind, ...]
     ready: Ready | None = None
 
@@ -116,18 +103,21 @@ class Engine:
         """
         transfer = Transfer(self.executor, self.stats)
         arrays = [operand.value for operand in operands if operand.kind is Kind.ARRAY]
-        arrays = [array for array in arrays if not isinstance(array, PreparedMatrix)]
+        arrays = [array for array in arrays if not isinstance(array, Prepared)]
         foreign = foreign_arrays(self.executor.port, arrays, range(len(arrays)))
         memory: list[Memory] = []
 
         def launch(ready: Ready) -> None:
-            memory[:] = [
-                operand.value.memory(ready, self, transfer)
-                if isinstance(operand.value, PreparedMatrix)
-                else transfer.enter(operand)
-                for operand in operands
-            ]
-            ready.call.enqueue(memory, scalars, foreign)
+            views: list[Memory] = []
+            memory.clear()
+            for operand in operands:
+                if isinstance(operand.value, Prepared):
+                    packed, *images = operand.value.memory(ready, transfer)
+                    memory.append(packed)
+                    views += images
+                else:
+                    memory.append(transfer.enter(operand))
+            ready.call.enqueue([*memory, *views], scalars, foreign)
 
         try:
             self.run(request, names, launch)
@@ -146,7 +136,7 @@ class Engine:
         for choice in choices(self.family, self.table, self.device, problem, weights):
             try:
                 with ExitStack() as waiting:
-                    ready, origin = self._build(problem, choice, weights, names, waiting)
+                    ready, origin = self._build(request, choice, names, waiting)
                     launch(ready)
                     if origin is not Origin.KNOWN:
                         self.executor.port.finish()
@@ -195,9 +185,10 @@ class Engine:
         self._scratch_bytes = 0
 
     def _build(
-        self, problem: Problem, choice: Choice, weights: Weights, operands: Sequence[str], waiting: ExitStack
+        self, request: Request, choice: Choice, operands: Sequence[str], waiting: ExitStack
     ) -> tuple[Ready, Origin]:
         """Build kernels. `waiting` stays open until they have run, since some drivers compile again for that."""
+        problem, constant = request.problem, request.constant
         plan = self.family.plan(problem, choice.configuration)
         options = [*self._profile.build_options, *plan.build_options]
         recipe = _recipe(self.family, choice.configuration, plan)
@@ -209,25 +200,30 @@ class Engine:
         program, origin = self.executor.programs.find(key, options, lambda: self._source(choice, plan))
         self.stats.programs_compiled += origin is Origin.COMPILED
         self.stats.programs_loaded += origin is Origin.LOADED
-        packed = packed_operand(plan, "b") if weights is not Weights.PER_CALL else "b"
-        packs = tuple(launch for launch in plan.launches if packed != "b" and launch.prepares == "b")
+        packed = packed_operand(plan, constant) if constant else ""
+        packs = tuple(launch for launch in plan.launches if packed != constant and launch.prepares == constant)
         works = tuple(launch for launch in plan.launches if launch not in packs)
-        must_pack = bool(packs) and weights is Weights.PACKED_ONCE
-        names = [packed if name == "b" else name for name in operands]
+        must_pack = bool(packs) and request.weights is Weights.PACKED_ONCE
+        views = tuple(buffer for buffer in plan.buffers if must_pack and buffer.view_of == packed)
+        names = [packed if name == constant else name for name in operands] + [view.name for view in views]
         fixed = {
             buffer.name: self._allocate(buffer)
             for buffer in plan.buffers
             if buffer.role is Role.SCRATCH and buffer.name not in names
         }
         buffers = {buffer.name: buffer for buffer in plan.buffers}
+        values = dict(choice.configuration.values)
+        layout = (packs, buffers.get(packed), *map(values.get, self.family.packing_parameters))
         port = self.executor.port
         ready = Ready(
             problem=problem,
             choice=choice,
             call=BoundCall(port, program, _part(plan, works), names, fixed, tuple(plan.named_scalars)),
-            packing=BoundCall(port, program, _part(plan, packs), ("b", packed), {}) if must_pack else None,
+            packing=BoundCall(port, program, _part(plan, packs), (constant, packed), {}) if must_pack else None,
             packed=buffers.get(packed) or plan.buffers[0],
-            packing_number=self._packings.setdefault((packs, buffers.get(packed)), len(self._packings)),
+            views=views,
+            packing_number=self._packings.setdefault(layout, len(self._packings)),
+            form_number=self._packings.setdefault((layout, views), len(self._packings)),
         )
         return ready, origin
 
@@ -244,35 +240,6 @@ class Engine:
             self._forget()
         self._scratch_bytes += buffer.size_bytes
         return self.executor.port.allocate(buffer)
-
-
-class PreparedMatrix:
-    """A constant B, packed once for each layout that a product needs; made by `Gemm.prepare`."""
-
-    def __init__(self, owner: object, operand: Any, kind: Kind, layout: Layout, *, is_transposed: bool) -> None:
-        self.owner = owner
-        self.operand, self.kind, self.layout = operand, kind, layout
-        self.is_transposed = is_transposed
-        self.form = ("prepared", id(owner), kind, layout, is_transposed)
-        self._packed: dict[int, Memory] = {}
-
-    def __repr__(self) -> str:
-        return f"<PreparedMatrix {self.layout.shape} {self.layout.dtype}, packed in {len(self._packed)} layouts>"
-
-    def memory(self, ready: Ready, engine: Engine, transfer: Transfer) -> Memory:
-        """Return B in the layout that the kernels need, packing it now if that was not done before."""
-        number = ready.packing_number
-        if ready.packing is not None and number in self._packed:
-            return self._packed[number]
-        is_copy = self.kind is Kind.BUFFER  # of a NumPy array: memory of the port
-        plain = self.operand if is_copy else transfer.enter(Operand("b", self.operand, self.kind))
-        if ready.packing is None:
-            return plain
-        packed = engine.executor.port.allocate(ready.packed)
-        ready.packing.enqueue((plain, packed))
-        self._packed[number] = packed
-        engine.stats.packings += 1
-        return packed
 
 
 def _part(plan: Plan, launches: Sequence[Any]) -> Plan:

@@ -55,6 +55,7 @@ class BoundCall:
         self._made_of = program, plan, tuple(operands), dict(fixed), tuple(scalars)
         views = [buffer for buffer in plan.buffers if buffer.role is Role.VIEW]
         of_fixed = {view.name: port.allocate(view, fixed) for view in views if view.view_of in fixed}
+        views = [view for view in views if view.name not in operands]
         self._over = [(view, operands.index(view.view_of)) for view in views if view.view_of in operands]
         self._views: dict[tuple[str, int], tuple[Memory, Memory]] = {}
         """Images over operands of calls, by name and identity of the memory, which is kept alive with them."""
@@ -191,6 +192,8 @@ class Statistics:
     """Bytes copied between host and device, and on the host to close gaps; packing on the device is not counted."""
     packings: int = 0
     """Packings of weights, one for each layout."""
+    prepared_bytes: int = 0
+    """Bytes that prepared weights take on the device now, in all their layouts."""
     host_products: int = 0
     """Products done by the host's BLAS."""
     programs_compiled: int = 0
@@ -215,7 +218,7 @@ class Transfer:
     """Moves operands of one call to the device and back."""
 
     def __init__(self, executor: Executor, stats: Statistics) -> None:
-        self._executor, self._stats = executor, stats
+        self.executor, self.stats = executor, stats
         self._port = executor.port
         self._shares = executor.device.limits.shares_host_memory
         self._given: list[NDArray[Any]] = []
@@ -231,7 +234,7 @@ class Transfer:
             self._given.append(value)
             self._count(0 if self._shares else value.nbytes)
             return give_shared(self._port, value, name)
-        memory = self._executor.staging(name, value.nbytes)
+        memory = self.executor.staging(name, value.nbytes)
         if operand.is_read:
             self.upload(value, memory, by_columns=operand.by_columns)
         return memory
@@ -262,7 +265,7 @@ class Transfer:
             self._port.finish()
 
     def _count(self, size: int) -> None:
-        self._stats.bytes_copied += size
+        self.stats.bytes_copied += size
 
 
 def check_result(out: Any, kind: Kind, operands: Iterable[tuple[str, Any]]) -> None:

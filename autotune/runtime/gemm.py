@@ -23,10 +23,11 @@ from autotune.lookup import TuningTable
 from autotune.model.problem import NUMBER_TYPES
 from autotune.runtime.choice import Choice, Weights
 from autotune.runtime.crossover import Crossover, file_beside, host_product
-from autotune.runtime.engine import PreparedMatrix, Ready, Request
+from autotune.runtime.engine import Request
 from autotune.runtime.executor import Operand, Transfer, check_result, form
 from autotune.runtime.layout import gemm_problem, read_layout, result_shape
 from autotune.runtime.on_device import Bound, OnDevice
+from autotune.runtime.prepared import PreparedMatrix, Ready
 
 _NAMES = ("a", "b", "c")
 _PACKED = frozenset((Kind.HOST, Kind.IMAGE))
@@ -166,11 +167,11 @@ class Gemm(OnDevice):
             memory, transfer = engine.executor.buffer(b.nbytes, "b"), Transfer(engine.executor, engine.stats)
             transfer.upload(b, memory, by_columns=layout.is_transposed)
             transfer.leave()
-            return PreparedMatrix(self, memory, Kind.BUFFER, layout, is_transposed=trans_b)
+            return PreparedMatrix(self, self.stats, memory, Kind.BUFFER, layout, is_transposed=trans_b)
         check_context(engine.executor.port, b, kind, "b")
         if kind is Kind.ARRAY and foreign_arrays(engine.executor.port, [b], [0]):
             b.queue.finish()
-        return PreparedMatrix(self, b, kind, layout, is_transposed=trans_b)
+        return PreparedMatrix(self, self.stats, b, kind, layout, is_transposed=trans_b)
 
     def allocate(self, shape: Any, dtype: Any, *, image: bool = False) -> Any:
         """Return zeros visible to host and device, as a NumPy array; `image` stores a B for the texture pipe."""
@@ -244,16 +245,20 @@ class Gemm(OnDevice):
         foreign = foreign_arrays(self._engine.executor.port, operands, request.arrays)
         ready.call.enqueue(self._resident(request, ready, operands), scalars, foreign)
 
-    def _resident(self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        """Return the memory of a, b and out, which are on the device. Raises ProblemError."""
+    def _resident(self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any]) -> tuple[Any, ...]:
+        """Return the memory of a, b and out, which are on the device, and views of b. Raises ProblemError."""
         (a, b, out), engine, problem = operands, self._engine, request.problem
         port, kinds, sizes = engine.executor.port, request.kinds, request.bytes
+        there, *views = (
+            b.memory(ready, Transfer(engine.executor, engine.stats))
+            if isinstance(b, PreparedMatrix)
+            else (resident_memory(port, b, kinds[1], "b", sizes[1], problem),)
+        )
         return (
             resident_memory(port, a, kinds[0], "a", sizes[0], problem),
-            b.memory(ready, engine, Transfer(engine.executor, engine.stats))
-            if isinstance(b, PreparedMatrix)
-            else resident_memory(port, b, kinds[1], "b", sizes[1], problem),
+            there,
             resident_memory(port, out, kinds[2], "out", sizes[2], problem),
+            *views,
         )
 
 
@@ -294,6 +299,7 @@ def _read_request(owner: object, operands: tuple[Any, Any, Any], how: _How, cros
     return GemmRequest(
         problem=problem,
         weights=weights,
+        constant="" if weights is Weights.PER_CALL else "b",
         kinds=kinds,
         shape=result_shape(problem, layout_a),
         a_by_columns=layout_a.is_transposed,

@@ -1,15 +1,21 @@
 """Reads the memory layout of operands from their shapes and strides, and the problem that they form together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
+from autotune.device.arrays import Kind, kind_of
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.gemm.problem import MODES
+from autotune.kernels.qgemm import QGemmProblem
+from autotune.kernels.qgemm.problem import MODES as QGEMM_MODES
 from autotune.kernels.reduce import ReduceProblem
 
 _MODE_OF = {name: name for name, mode in MODES.items() if mode.operand.name == name}
 """Default numeric mode by the type of A and B."""
+_QUANTISED_MODES = tuple(mode for mode, stored in QGEMM_MODES.items() if mode == stored)
+"""Default numeric modes of products with quantised weights, named like the type of the activations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +157,31 @@ def reduce_problem(array: Any, operation: str, *, packs: bool) -> ReduceProblem:
         rows *= length
     pitch = channels if packs or rows == 1 else _elements("the input", step, size, channels)
     return ReduceProblem(batch=rows, channels=channels, operation=operation, dtype=array.dtype.name, pitch=pitch)
+
+
+def qgemm_problem(x: Any, out: Any, weights: QGemmProblem, mode: str) -> QGemmProblem:
+    """Return the problem of an x of shape (..., k), stored without gaps; `weights` tells all but n and the mode.
+
+    NumPy arrays may have gaps, since they are copied. Raises ProblemError.
+    """
+    shape = tuple(int(size) for size in x.shape)
+    if not shape or min(shape) < 1 or shape[-1] != weights.k:
+        raise ProblemError(f"x has shape {shape}: its last axis should be the {weights.k} of the weights")
+    if not mode and x.dtype.name not in _QUANTISED_MODES:
+        raise ProblemError(f"x is {x.dtype}", hint=f"pass {' or '.join(_QUANTISED_MODES)}")
+    problem = replace(weights, n=prod(shape[:-1]), mode=mode or x.dtype.name)
+    for name, operand, wanted in (("x", x, shape), ("out", out, (*shape[:-1], weights.m))):
+        if operand is None:
+            continue
+        if operand.dtype.name != problem.stored or tuple(operand.shape) != wanted:
+            found = f"{operand.dtype} of shape {tuple(operand.shape)}"
+            raise ProblemError(f"{name} is {found}, mode {problem.mode} needs {problem.stored} of shape {wanted}")
+        _check_bytes(name, operand.dtype)
+        if kind_of(operand) is Kind.IMAGE:
+            raise ProblemError(f"{name} cannot be in an image")
+        if kind_of(operand) is not Kind.HOST and not operand.flags.c_contiguous:
+            raise ProblemError(f"{name} is not contiguous", hint="pass contiguous memory")
+    return problem
 
 
 def _check_bytes(name: str, dtype: Any) -> None:

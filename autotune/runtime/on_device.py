@@ -11,8 +11,9 @@ from autotune.device.arrays import Context, Kind, Queue, allocate_shared, foreig
 from autotune.device.port import Memory
 from autotune.lookup import TuningTable
 from autotune.model.device import Device
-from autotune.runtime.engine import Engine, Ready, Request
+from autotune.runtime.engine import Engine, Request
 from autotune.runtime.executor import BoundCall, Operand, Statistics, open_executor
+from autotune.runtime.prepared import Ready
 from autotune.runtime.verification import Verifier
 from autotune.space.family import KernelFamily
 

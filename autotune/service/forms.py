@@ -263,6 +263,9 @@ class PresetView(BaseModel):
 
     name: str
     meaning: str
+    family: str
+    group: str
+    """The model of which this is one of several presets; empty for others."""
     shapes: int
     calls: int
 

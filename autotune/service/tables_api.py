@@ -213,6 +213,11 @@ def _families() -> FamilyList:
 def _presets() -> PresetList:
     views = []
     for name, entry in PRESETS.items():
-        calls = [request.calls for request in preset(name)]
-        views.append(PresetView(name=name, meaning=entry.meaning, shapes=len(calls), calls=sum(calls)))
+        requests = preset(name)
+        views.append(
+            PresetView(
+                name=name, meaning=entry.meaning, family=requests[0].problem.family, group=entry.group,
+                shapes=len(requests), calls=sum(request.calls for request in requests),
+            )
+        )  # fmt: skip
     return PresetList(presets=views)

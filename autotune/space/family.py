@@ -105,6 +105,8 @@ class CExport:
     bytes_moved: Expression
     """`Problem.bytes_moved` over the fields."""
     plan: PlanFormula
+    packing: str = "0"
+    """How a configuration packs constant operands, as a number: what is packed serves all that have the same."""
     samples: Callable[[Configuration, Problem], Iterable[Problem]]
     """Returns problems of the same kind as an example that cover the variants of a configuration."""
 
@@ -131,6 +133,9 @@ class KernelFamily(ABC):
     """
     is_trusted: ClassVar[bool] = True
     """Whether its templates may use all of Jinja2; otherwise they are rendered in a sandbox, with limits."""
+    packing_parameters: ClassVar[tuple[str, ...]] = ()
+    """Parameters that, besides the launches of a plan, tell how an operand is packed. Kernels of configurations that
+    agree on all of that can use the same packed operand."""
     c_export: ClassVar[CExport | None] = None
     """What the export to C needs, if the family has one."""
 

@@ -90,7 +90,7 @@ class PlanFormula:
     """Arguments whose values the caller supplies, with the values that measurements use."""
     scalar_dtype: str = "'float32'"
     arguments: Mapping[str, ArgumentFormula] = field(default_factory=dict)
-    """Arguments by a name that launches use for them. Exports to C do not support them."""
+    """Arguments by a name that launches use for them. Exports to C support local memory only."""
     build_options: Mapping[str, str] = field(default_factory=dict)
     """Compiler options, in which `{name}` stands for a value, each with the condition under which it is used."""
     template_values: Mapping[str, str] = field(default_factory=dict)

@@ -29,6 +29,23 @@ struct ready {
     struct ready *next;
 };
 
+/* Constant operands as kernels of one packing read them, by the numbers of packed buffers. */
+struct form {
+    int packing;
+    long long bytes;
+    cl_mem memory[AUTOTUNE_MOST_BUFFERS];
+    cl_mem images[AUTOTUNE_MOST_BUFFERS]; /* that show it, where a kernel asked for them */
+    struct form *next;
+};
+
+struct autotune_packed {
+    const struct autotune_family *family;
+    union autotune_problem problem;
+    cl_mem originals[AUTOTUNE_MOST_BUFFERS]; /* by the numbers of operands */
+    int has_originals;
+    struct form *forms;
+};
+
 struct autotune_library {
     const struct autotune_device_entry *device;
     cl_context context;
@@ -52,6 +69,7 @@ const char *autotune_status_text(enum autotune_status status) {
     case AUTOTUNE_REFUSED: return "the driver rejected every candidate kernel";
     case AUTOTUNE_NO_MEMORY: return "out of memory";
     case AUTOTUNE_OPENCL: return "OpenCL reports an error";
+    case AUTOTUNE_NOT_PACKED: return "the constant operands were not packed for this problem";
     }
     return "unknown";
 }
@@ -99,6 +117,43 @@ void autotune_close(struct autotune_library *library) {
         library->programs = next;
     }
     free(library);
+}
+
+static void release_all(cl_mem *memory) {
+    int number;
+    for (number = 0; number < AUTOTUNE_MOST_BUFFERS; number++) {
+        if (memory[number]) clReleaseMemObject(memory[number]);
+        memory[number] = NULL;
+    }
+}
+
+static void release_form(struct form *form) {
+    release_all(form->images);
+    release_all(form->memory);
+    free(form);
+}
+
+long long autotune_packed_bytes(const struct autotune_packed *packed) {
+    long long bytes = 0;
+    const struct form *form;
+    for (form = packed->forms; form; form = form->next) bytes += form->bytes;
+    return bytes;
+}
+
+void autotune_release_originals(struct autotune_packed *packed) {
+    packed->has_originals = 0;
+    release_all(packed->originals);
+}
+
+void autotune_release_packed(struct autotune_packed *packed) {
+    if (!packed) return;
+    while (packed->forms) {
+        struct form *const next = packed->forms->next;
+        release_form(packed->forms);
+        packed->forms = next;
+    }
+    autotune_release_originals(packed);
+    free(packed);
 }
 
 cl_int autotune_error(const struct autotune_library *library) { return library->error; }
@@ -222,11 +277,11 @@ static cl_int make_image(
     cl_image_desc description;
     cl_int error;
     memset(&description, 0, sizeof description);
-    format.image_channel_order = CL_RGBA;
+    format.image_channel_order = buffer->order;
     format.image_channel_data_type = buffer->pixels;
-    description.image_type = CL_MEM_OBJECT_IMAGE2D;
+    description.image_type = buffer->is_line ? CL_MEM_OBJECT_IMAGE1D_BUFFER : CL_MEM_OBJECT_IMAGE2D;
     description.image_width = (size_t)buffer->width;
-    description.image_height = (size_t)buffer->height;
+    description.image_height = buffer->is_line ? 0 : (size_t)buffer->height;
     if (shown) {
         description.image_row_pitch = (size_t)buffer->pitch_bytes;
         description.buffer = shown;
@@ -251,7 +306,7 @@ static cl_int allocate(struct autotune_library *library, struct ready *ready) {
     cl_int error = CL_SUCCESS;
     for (number = 0; number < ready->plan.buffer_count && error == CL_SUCCESS; number++) {
         const struct autotune_buffer *const buffer = &ready->plan.buffers[number];
-        if (buffer->operand >= 0 || buffer->view_of >= 0) continue;
+        if (buffer->operand >= 0 || buffer->view_of >= 0 || buffer->packed >= 0) continue;
         if (buffer->width) error = make_image(library, buffer, NULL, &ready->memory[number]);
         else error = make_buffer(library, buffer, &ready->memory[number]);
         if (error != CL_SUCCESS) ready->memory[number] = NULL;
@@ -275,6 +330,8 @@ static cl_int bind(struct ready *ready, cl_program program) {
             if (argument->kind == AUTOTUNE_IS_NUMBER) {
                 const cl_int value = argument->value;
                 error = clSetKernelArg(ready->kernels[number], (cl_uint)place, sizeof value, &value);
+            } else if (argument->kind == AUTOTUNE_IS_LOCAL) {
+                error = clSetKernelArg(ready->kernels[number], (cl_uint)place, (size_t)argument->value, NULL);
             } else if (argument->kind == AUTOTUNE_IS_BUFFER && ready->memory[argument->value]) {
                 error = clSetKernelArg(
                     ready->kernels[number], (cl_uint)place, sizeof(cl_mem), &ready->memory[argument->value]);
@@ -285,74 +342,131 @@ static cl_int bind(struct ready *ready, cl_program program) {
     return CL_SUCCESS;
 }
 
-/* Views of memory that the caller gave; kept as long as it gives the same. */
-static cl_int show(struct autotune_library *library, struct ready *ready, const cl_mem *operands) {
+/* The memory of a buffer; NULL where the caller gave none, or nothing was packed. */
+static cl_mem memory_of(const struct ready *ready, int number, const struct autotune_call *call, const struct form *form) {
+    const struct autotune_buffer *const buffer = &ready->plan.buffers[number];
+    if (buffer->operand >= 0) return call->operands[buffer->operand];
+    if (buffer->packed >= 0) return form ? form->memory[buffer->packed] : NULL;
+    if (buffer->view_of >= 0 && ready->plan.buffers[buffer->view_of].packed >= 0)
+        return form ? form->images[ready->plan.buffers[buffer->view_of].packed] : NULL;
+    return ready->memory[number];
+}
+
+/* Views of memory that the caller gave or that was packed; kept as long as it is the same. */
+static cl_int show(
+        struct autotune_library *library, struct ready *ready, const struct autotune_call *call, struct form *form) {
     int number;
     for (number = 0; number < ready->plan.buffer_count; number++) {
         const struct autotune_buffer *const buffer = &ready->plan.buffers[number];
-        cl_mem wanted;
+        cl_mem wanted, *image = &ready->memory[number];
         cl_int error;
+        int packed;
         if (buffer->view_of < 0) continue;
-        wanted = operands[ready->plan.buffers[buffer->view_of].operand];
-        if (ready->shown[number] == wanted) continue;
-        if (ready->memory[number]) clReleaseMemObject(ready->memory[number]);
-        error = make_image(library, buffer, wanted, &ready->memory[number]);
-        ready->shown[number] = error == CL_SUCCESS ? wanted : NULL;
-        if (error != CL_SUCCESS) {
-            ready->memory[number] = NULL;
-            return error;
-        }
+        wanted = memory_of(ready, buffer->view_of, call, form);
+        packed = ready->plan.buffers[buffer->view_of].packed;
+        if (!wanted) return CL_INVALID_MEM_OBJECT;
+        if (packed >= 0) image = &form->images[packed];
+        if (packed >= 0 ? *image != NULL : ready->shown[number] == wanted) continue;
+        if (*image) clReleaseMemObject(*image);
+        error = make_image(library, buffer, wanted, image);
+        if (error != CL_SUCCESS) *image = NULL;
+        if (packed < 0) ready->shown[number] = error == CL_SUCCESS ? wanted : NULL;
+        if (error != CL_SUCCESS) return error;
     }
     return CL_SUCCESS;
 }
 
-static cl_int pass(struct ready *ready, int number, const cl_mem *operands, const double *scalars) {
+static cl_int pass(struct ready *ready, int number, const struct autotune_call *call, const struct form *form) {
     const struct autotune_launch *const launch = &ready->plan.launches[number];
     const cl_kernel kernel = ready->kernels[number];
     cl_int error = CL_SUCCESS;
     int place;
     for (place = 0; place < launch->argument_count && error == CL_SUCCESS; place++) {
         const struct autotune_argument *const argument = &launch->arguments[place];
-        if (argument->kind == AUTOTUNE_IS_NUMBER) continue;
+        if (argument->kind == AUTOTUNE_IS_NUMBER || argument->kind == AUTOTUNE_IS_LOCAL) continue;
         if (argument->kind == AUTOTUNE_IS_SCALAR) {
-            const cl_int whole = (cl_int)scalars[argument->value];
-            const cl_float real = (cl_float)scalars[argument->value];
+            const cl_int whole = (cl_int)call->scalars[argument->value];
+            const cl_float real = (cl_float)call->scalars[argument->value];
             if (ready->plan.scales_are_whole) error = clSetKernelArg(kernel, (cl_uint)place, sizeof whole, &whole);
             else error = clSetKernelArg(kernel, (cl_uint)place, sizeof real, &real);
-            continue;
+        } else {
+            const cl_mem memory = memory_of(ready, argument->value, call, form);
+            const int is_bound = ready->memory[argument->value] && !ready->shown[argument->value]; /* see bind */
+            if (!memory) return CL_INVALID_MEM_OBJECT;
+            if (!is_bound) error = clSetKernelArg(kernel, (cl_uint)place, sizeof memory, &memory);
         }
-        if (ready->plan.buffers[argument->value].operand >= 0)
-            error = clSetKernelArg(
-                kernel, (cl_uint)place, sizeof(cl_mem), &operands[ready->plan.buffers[argument->value].operand]);
-        else if (ready->plan.buffers[argument->value].view_of >= 0)
-            error = clSetKernelArg(kernel, (cl_uint)place, sizeof(cl_mem), &ready->memory[argument->value]);
     }
     return error;
 }
 
-static cl_int enqueue(
-        struct autotune_library *library, struct ready *ready, cl_command_queue queue, const double *scalars,
-        const cl_mem *operands, cl_event *event) {
-    cl_int error = show(library, ready, operands);
+/* The launches that pack, or all others. */
+static cl_int launch_all(
+        struct ready *ready, const struct autotune_call *call, const struct form *form, int packs, cl_event *event) {
+    cl_int error = CL_SUCCESS;
     int number;
     for (number = 0; number < ready->plan.launch_count && error == CL_SUCCESS; number++) {
         const struct autotune_launch *const launch = &ready->plan.launches[number];
-        error = pass(ready, number, operands, scalars);
+        if (launch->packs != packs) continue;
+        error = pass(ready, number, call, form);
         if (error != CL_SUCCESS) break;
         error = clEnqueueNDRangeKernel(
-            queue, ready->kernels[number], launch->dimensions, NULL, launch->global_size,
+            call->queue, ready->kernels[number], launch->dimensions, NULL, launch->global_size,
             launch->has_local_size ? launch->local_size : NULL, 0, NULL,
             number == ready->plan.launch_count - 1 ? event : NULL);
     }
     return error;
 }
 
+/* What was packed for such kernels, packed the first time; none where they read the originals. */
+static cl_int find_form(
+        struct autotune_library *library, struct ready *ready, const struct autotune_call *call, struct form **found) {
+    struct form *form;
+    cl_int error = CL_SUCCESS;
+    int number;
+    *found = NULL;
+    if (!ready->plan.packed_count) return CL_SUCCESS;
+    for (form = call->packed->forms; form; form = form->next) {
+        if (form->packing != ready->plan.packing) continue;
+        *found = form;
+        return CL_SUCCESS;
+    }
+    form = (struct form *)calloc(1, sizeof *form);
+    if (!form) return CL_OUT_OF_HOST_MEMORY;
+    form->packing = ready->plan.packing;
+    for (number = 0; number < ready->plan.buffer_count && error == CL_SUCCESS; number++) {
+        const struct autotune_buffer *const buffer = &ready->plan.buffers[number];
+        if (buffer->packed < 0) continue;
+        error = make_buffer(library, buffer, &form->memory[buffer->packed]);
+        if (error != CL_SUCCESS) form->memory[buffer->packed] = NULL;
+        form->bytes += buffer->bytes;
+    }
+    if (error == CL_SUCCESS) error = launch_all(ready, call, form, 1, NULL);
+    if (error != CL_SUCCESS) {
+        release_form(form);
+        return error;
+    }
+    form->next = call->packed->forms;
+    *found = call->packed->forms = form;
+    return CL_SUCCESS;
+}
+
+static cl_int enqueue(struct autotune_library *library, struct ready *ready, const struct autotune_call *call) {
+    struct form *form = NULL;
+    cl_int error = find_form(library, ready, call, &form);
+    if (error != CL_SUCCESS) return error;
+    if (call->only_packs) return call->event ? clEnqueueMarkerWithWaitList(call->queue, 0, NULL, call->event) : error;
+    error = show(library, ready, call, form);
+    return error == CL_SUCCESS ? launch_all(ready, call, form, 0, call->event) : error;
+}
+
 /* Sets the plan and the source; returns 0 where there is none. */
 static int choose(struct autotune_library *library, struct ready *ready, const char **options) {
+    int number;
     ready->choice.match = AUTOTUNE_DEFAULT;
     ready->choice.source = AUTOTUNE_NO_SOURCE;
     ready->family->choose(library->device, ready->attempt, &ready->problem, &ready->choice, &ready->plan, options);
-    ready->choice.launches = ready->plan.launch_count;
+    for (ready->choice.launches = number = 0; number < ready->plan.launch_count; number++)
+        ready->choice.launches += !ready->plan.launches[number].packs;
     return ready->choice.source != AUTOTUNE_NO_SOURCE && !ready->plan.is_too_large;
 }
 
@@ -453,15 +567,15 @@ static void forget_first(struct autotune_library *library) {
 }
 
 static enum autotune_status run(
-        struct autotune_library *library, struct ready *ready, cl_command_queue queue, const double *scalars,
-        const cl_mem *operands, cl_event *event) {
+        struct autotune_library *library, struct ready *ready, const struct autotune_call *call) {
     for (;;) {
-        const cl_int error = enqueue(library, ready, queue, scalars, operands, event);
+        const cl_int error = enqueue(library, ready, call);
         enum autotune_status status;
         if (error == CL_SUCCESS) return AUTOTUNE_OK;
+        if (error == CL_INVALID_MEM_OBJECT && call->packed && !call->packed->has_originals) return AUTOTUNE_NOT_PACKED;
         status = fail(library, error);
         if (status == AUTOTUNE_REFUSED && ready->attempt < 2) {
-            clFinish(queue); /* kernels before the refused one may still use what is let go */
+            clFinish(call->queue); /* kernels before the refused one may still use what is let go */
             ready->attempt++;
             status = build(library, ready);
             if (status == AUTOTUNE_OK) continue;
@@ -490,8 +604,48 @@ static enum autotune_status choose_problem(
 
 static enum autotune_status run_problem(
         struct autotune_library *library, const struct autotune_family *family, union autotune_problem *problem,
-        cl_command_queue queue, const double *scalars, const cl_mem *operands, cl_event *event) {
+        struct autotune_call *call) {
     struct ready *ready = NULL;
     const enum autotune_status status = prepare(library, family, problem, &ready);
-    return status == AUTOTUNE_OK ? run(library, ready, queue, scalars, operands, event) : status;
+    const struct autotune_packed *const packed = call->packed;
+    int number;
+    if (status != AUTOTUNE_OK) return status;
+    if (packed) {
+        if (packed->family != family || !family->packs_alike(&packed->problem, problem)) return AUTOTUNE_NOT_PACKED;
+        for (number = 0; number < AUTOTUNE_MOST_BUFFERS; number++)
+            if (packed->originals[number]) call->operands[number] = packed->originals[number];
+    }
+    return run(library, ready, call);
 }
+
+#ifdef AUTOTUNE_HAS_CONSTANTS
+/* A new one keeps the operands of the call as its originals. */
+static struct autotune_packed *new_packed(
+        const struct autotune_family *family, const union autotune_problem *problem, const struct autotune_call *call) {
+    struct autotune_packed *const packed = (struct autotune_packed *)calloc(1, sizeof *packed);
+    int number;
+    if (!packed) return NULL;
+    packed->family = family;
+    packed->problem = *problem;
+    packed->has_originals = 1;
+    for (number = 0; number < AUTOTUNE_MOST_BUFFERS; number++) {
+        if (!call->operands[number]) continue;
+        packed->originals[number] = call->operands[number];
+        clRetainMemObject(call->operands[number]);
+    }
+    return packed;
+}
+
+static enum autotune_status pack_problem(
+        struct autotune_library *library, const struct autotune_family *family, union autotune_problem *problem,
+        struct autotune_call *call, struct autotune_packed **packed) {
+    enum autotune_status status;
+    if (!family->complete(problem)) return AUTOTUNE_NO_PROBLEM;
+    if (!call->packed) call->packed = new_packed(family, problem, call);
+    if (!call->packed) return AUTOTUNE_NO_MEMORY;
+    status = run_problem(library, family, problem, call);
+    if (status == AUTOTUNE_OK) *packed = call->packed;
+    else if (!*packed) autotune_release_packed(call->packed);
+    return status;
+}
+#endif

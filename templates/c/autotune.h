@@ -34,7 +34,8 @@ enum autotune_status {
     AUTOTUNE_NO_KERNEL = 3,  /* nothing of this kind was exported: neither measured on a device here, nor plain */
     AUTOTUNE_REFUSED = 4,    /* the driver rejected every candidate kernel; autotune_log has its build log */
     AUTOTUNE_NO_MEMORY = 5,
-    AUTOTUNE_OPENCL = 6      /* another error of OpenCL: autotune_error has its number */
+    AUTOTUNE_OPENCL = 6,     /* another error of OpenCL: autotune_error has its number */
+    AUTOTUNE_NOT_PACKED = 7  /* constant operands were not packed for this, and their originals were released */
 };
 
 struct autotune_library;
@@ -51,6 +52,17 @@ void autotune_close(struct autotune_library *library);
 /* Of the last call that failed. */
 cl_int autotune_error(const struct autotune_library *library);
 const char *autotune_log(const struct autotune_library *library);
+
+/* Operands that keep their values, such as weights, as kernels read them: autotune_..._pack of such families makes it.
+   It belongs to the context of the library that made it. */
+struct autotune_packed;
+
+/* Of what was packed; the originals are not counted. */
+long long autotune_packed_bytes(const struct autotune_packed *packed);
+/* Lets go of the originals, which are kept for calls whose kernels read another order than those before. Where kernels
+   read the originals, such calls fail from then on. */
+void autotune_release_originals(struct autotune_packed *packed);
+void autotune_release_packed(struct autotune_packed *packed);
 
 /* The OpenCL C of a source of this package, line by line: calls `line` for each in order. */
 void autotune_read_source(int source, void (*line)(const char *text, void *user), void *user);

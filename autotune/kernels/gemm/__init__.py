@@ -40,8 +40,8 @@ def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem
         return list({(length % group, length % tile, length % 4): length for length in wanted}.values())
 
     tile_m, tile_n = values["micro_tile_m"], values["micro_tile_n"]
-    rows = lengths(tile_m, tile_m * max(values["work_group_m"], 1) * values["tiles_m"])
-    columns = lengths(tile_n, tile_n * max(values["work_group_n"], 1))
+    rows = lengths(tile_m, tile_m * max(values["work_group_m"], 1) * values["tiles_m"] * values["macro_tile_m"])
+    columns = lengths(tile_n, tile_n * max(values["work_group_n"], 1) * values["macro_tile_n"])
     deep = 4 * values["unroll"] * values["vector_width"] * values["tile_k"]
     for batch, m, n, k, gap in product((1, 2), rows, columns, (deep, deep + 1), (0, 1)):
         yield replace(

@@ -22,13 +22,14 @@ def newer_parameter(name: str, values: Sequence[Value], meaning: str) -> Paramet
     return parameter(name, values, meaning, neutral=values[0])
 
 
-def _modes(holds: Callable[[Mode], bool]) -> tuple[str, ...]:
+def modes_where(holds: Callable[[Mode], bool]) -> tuple[str, ...]:
     return tuple(name for name, mode in MODES.items() if holds(mode))
 
 
-_FLOAT16 = _modes(lambda mode: mode.operand.name == "float16")
-_FLOATS = _modes(lambda mode: not mode.operand.is_whole)
-_INT8 = _modes(lambda mode: mode.operand.name == "int8")
+_FLOAT16 = modes_where(lambda mode: mode.operand.name == "float16")
+_FLOATS = modes_where(lambda mode: not mode.operand.is_whole)
+_WIDE_FLOATS = modes_where(lambda mode: mode.accumulator.name == "float32")
+_INT8 = modes_where(lambda mode: mode.operand.name == "int8")
 
 EDGES = parameter(
     "edges",
@@ -42,8 +43,9 @@ MATH = parameter("relaxed_math", ("off", "on"), "build with -cl-fast-relaxed-mat
 MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "write a * b + c, or mad(a, b, c)")
 INTEGER_DOT = newer_parameter(
     "integer_dot",
-    ("off", "khr", "arm"),
-    "multiply and add four pairs of int8 at a time, by cl_khr_integer_dot_product or cl_arm_integer_dot_product_int8",
+    ("off", "khr", "arm", "ptx"),
+    "multiply and add four pairs of int8 at a time, by cl_khr_integer_dot_product, cl_arm_integer_dot_product_int8 or "
+    "NVIDIA's instruction",
 )
 WAVE_SIZE = newer_parameter(
     "wave_size", ("any", "half", "full"), "work-items that Adreno runs in step: chosen by the compiler, or required"
@@ -90,14 +92,18 @@ FEATURES = tuple(
 
 WHOLE_NUMBERS = (
     constraint("no_relaxed_integers", f"relaxed_math == 'off' or mode in {_FLOATS}", "integers are exact in any case"),
-    constraint("no_mad_of_integers", f"multiply_add == 'operator' or mode in {_FLOATS}", "mad() needs floating point"),
+    constraint(
+        "has_mad",
+        f"multiply_add == 'operator' or mode in {_WIDE_FLOATS} or (mode in {_FLOATS} and has_half_functions == 1)",
+        "mad() needs floating point, and that of float16 the functions of cl_khr_fp16",
+    ),
 )
 
 
 HAS_INTEGER_DOT = constraint(
     "has_integer_dot",
     f"integer_dot == 'off' or (mode in {_INT8} and ((integer_dot == 'khr' and has_khr_integer_dot == 1) "
-    "or (integer_dot == 'arm' and has_arm_integer_dot == 1)))",
+    "or (integer_dot == 'arm' and has_arm_integer_dot == 1) or (integer_dot == 'ptx' and has_ptx_integer_dot == 1)))",
     "the device has no such product, or the numbers are not int8",
 )
 HAS_WAVE_SIZE = constraint(
@@ -132,7 +138,7 @@ PARTS_TO_COMBINE = constraint(
 def vectors_work(width: str) -> Constraint:
     """Return a constraint that allows only vector widths not found broken for the types of the problem."""
     conditions = (
-        f"(mode in {_modes(lambda mode: dtype not in mode.vectors)} or {width} <= max_vector_{dtype})"  # noqa: B023
+        f"(mode in {modes_where(lambda mode: dtype not in mode.vectors)} or {width} <= max_vector_{dtype})"  # noqa: B023
         for dtype in NUMBER_TYPES
     )
     return constraint(f"{width}_works", " and ".join(conditions), "the driver gets vectors of this width wrong")

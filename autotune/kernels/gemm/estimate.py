@@ -9,13 +9,15 @@ weights of `local_tile` on a GPU are fitted to 6,087 times at 143 sizes on the H
 (geometric mean) of the speed of the fastest one measured there, and 0.95 to 0.96 at sizes that the weights were not
 fitted to. In other types and layouts it reaches 0.94 to 0.97 of the tuned speed (scripts/results/rule_h200.json). The
 CPU weights of conversions and of vectors that do not fit the registers are fitted to 227 times at 7 products on an AMD
-Zen 3 (AVX2), where one micro-tile for all processors reached 0.33 of the fastest in float32.
+Zen 3 (AVX2), where one micro-tile for all processors reached 0.33 of the fastest in float32. Those of `matrix_tile` are
+fitted to 422 times at 34 products on an H100, where the first candidate reaches 0.98 of the fastest.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.kernels.combination import is_one_launch
+from autotune.kernels.gemm.matrix_algorithm import SUB_GROUP
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
@@ -28,8 +30,8 @@ _JOINS = f"(({_MACRO_TILES} + compute_units - 1) // compute_units)"
 _STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
 _WORK = (
-    "(work + convert * (1 - element_bytes // 4) + gather * (1 - trans_b) * min(n - spared, 16) "
-    "+ crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
+    "(work + of_bytes * element_bytes + convert * (1 - element_bytes // 4) "
+    "+ gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
 )
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
 _DOUBT = "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1))"
@@ -124,8 +126,17 @@ _TILE_LATENCY = 60_000
 """The `latency` of a `local_tile` on a GPU, for the next tiles at `tile_k` 16; it grows with the square of `tile_k`."""
 _TILE_BEGIN = 370_000
 """Ramp-up and ramp-down of the work-groups of a `local_tile` that a compute unit runs at once."""
+_DOT_SLOWNESS = 2
+"""Dot products of four pairs of int8 take a GPU this many times as long as multiply-adds of float32."""
 _TALL = 2
 """Doubt added to a `local_tile` at least four times as high as wide, where C has columns for several of them."""
+_MATRIX_OUTPUTS, _MATRIX_LOADS, _MATRIX_READS = 7, 1, 1
+"""Of a `matrix_tile`, for each byte of k: how many outputs cost one multiply-add, and the costs of a row or column that
+is loaded into local memory and of one that a sub-group reads from there."""
+_MATRIX_LATENCY = 7_600
+"""The `latency` of a `matrix_tile`, for the next tiles at `stages` 2; it falls with the tiles under way."""
+_MATRIX_BEGIN = 120_000
+"""Ramp-up and ramp-down of the work-groups of a `matrix_tile` that a compute unit runs at once."""
 _ONE_TURN = 2**40
 """Number of resident work-groups with which waiting is counted once for all."""
 _EIGHTHS = 8
@@ -143,9 +154,9 @@ def numbers_of(configuration: Configuration, limits: DeviceLimits, constant: str
     `chunk`: how many of these share a compute unit's time.
     `parts`, `split`: parts into which k is divided in all, and among work-groups.
     `depth`: elements of k in a step.
-    `work`: cost of a step of k for a chunk. Added to it are `convert` for types narrower than the sums, `gather` for
-    each column beyond `spared` if successive k of B are in different rows, and `crowd` for rows of B that a cache does
-    not hold.
+    `work`: cost of a step of k for a chunk, and `of_bytes` for each byte of an element. Added to it are `convert` for
+    types narrower than the sums, `gather` for each column beyond `spared` if successive k of B are in different rows,
+    and `crowd` for rows of B that a cache does not hold.
     `wait`: cost of waiting in a step, once for all the `resident` work-groups that a compute unit runs at once.
     `begin`: cost of the ramp-up and ramp-down of these.
     `join`: cost of a macro-tile whose parts the last work-group adds up.
@@ -171,13 +182,14 @@ def numbers_of(configuration: Configuration, limits: DeviceLimits, constant: str
         "chunk": shape.wide if shape.by_driver else 1,
         "depth": shape.depth,
         "work": work,
+        "of_bytes": shape.work_of_matrices() if shape.has_matrices else 0,
         "convert": shape.conversion(weights),
         "gather": shape.gathering(work, weights),
         "spared": 0 if limits.is_cpu else 1,
         "crowd": weights.crowded * shape.items * shape.tile_n if shape.algorithm == "microtile" else 0,
         "wait": shape.wait(weights),
         "resident": shape.resident(),
-        "begin": _TILE_BEGIN if shape.is_tiled else 0,
+        "begin": _MATRIX_BEGIN if shape.has_matrices else _TILE_BEGIN if shape.is_tiled else 0,
         "join": weights.join * split * outputs if joins else 0,
         "tall": _TALL if shape.is_tall else 0,
         "besides": weights.launch * (packs_a + packs_b) + joining,
@@ -194,9 +206,11 @@ class _Shape:
         self.algorithm = configuration.algorithm
         self.is_cpu = limits.is_cpu
         self.is_tiled = configuration.algorithm == "local_tile" and not limits.is_cpu
+        self.has_matrices = configuration.algorithm == "matrix_tile"
         self._limits = limits
         self._values = dict(configuration.values)
-        self.tile_m, self.tile_n = self.number("micro_tile_m"), self.number("micro_tile_n")
+        self.tile_m = self.number("micro_tile_m") * self.number("macro_tile_m")
+        self.tile_n = self.number("micro_tile_n") * self.number("macro_tile_n")
         self.lanes = 1 if limits.is_cpu else max(limits.sub_group_sizes, default=64)
         told = limits.native_vector_float32
         self.vector_lanes = told if told >= LEAST_LANES else _CPU_LANES
@@ -222,20 +236,34 @@ class _Shape:
 
     def work(self, weights: _Weights) -> int:
         """Return the cost of a step of k for a work-group: the work of its work-items and the loads they share."""
+        if self.has_matrices:
+            return 0
         if self.is_tiled:
-            loads = self.depth * self.high * self.tile_m // self.number("a_load_width")
-            loads += self.depth * self.wide * self.tile_n // self.number("b_load_width")
+            loads = self.number("tile_k") * self.high * self.tile_m // self.number("a_load_width")
+            loads += self.number("tile_k") * self.wide * self.tile_n // self.number("b_load_width")
             far = _FAR_LOAD * (2 if self.number("stages") > 2 else 1)
-            return self.depth * self.items * self._work_of_item(weights.near // 2) + far * loads
+            return self.number("tile_k") * self.items * self._work_of_item(weights.near // 2) + far * loads
         columns = 0 if self.is_thin_on_cpu else self.wide * self.tile_n  # so few stay in the nearest cache
         shared = (self.high * self.tile_m + columns) * self.deep
         of_item = self._work_of_item_on_cpu(weights) if self.is_cpu else self._work_of_item(weights.near)
         put_aside = weights.aside * self.tile_n if self.algorithm == "panel" else 0
         return self.items * of_item + weights.far * shared + put_aside
 
+    @property
+    def sub_groups(self) -> int:
+        """Sub-groups of a `matrix_tile`."""
+        return self.tile_m // self.number("sub_group_tile_m") * (self.tile_n // self.number("sub_group_tile_n"))
+
+    def work_of_matrices(self) -> int:
+        """Return the cost of a step of a `matrix_tile` for each byte of an element."""
+        reads = self.sub_groups * (self.number("sub_group_tile_m") + self.number("sub_group_tile_n"))
+        outputs = self.tile_m * self.tile_n // _MATRIX_OUTPUTS
+        return self.depth * (outputs + _MATRIX_LOADS * (self.tile_m + self.tile_n) + _MATRIX_READS * reads)
+
     def _work_of_item(self, near: int) -> int:
         if self.is_tiled:
-            return self.tile_m * self.tile_n + near * (self.tile_m + self.tile_n) // 2
+            slowness = 1 if self.text("integer_dot") in ("", "off") else _DOT_SLOWNESS
+            return slowness * self.tile_m * self.tile_n + near * (self.tile_m + self.tile_n) // 2
         near_a = near * 2 if self.text("loads") == "vload" else near
         near_b = near // 2 if self.text("b_storage") in ("image", "image_view") else near_a
         near_a = near // 2 if self.text("a_storage") in ("image", "image_view") else near_a
@@ -264,10 +292,13 @@ class _Shape:
     @property
     def depth(self) -> int:
         """Elements of k in a step."""
-        return self.number("tile_k") if self.is_tiled else 1
+        quads = 1 if self.text("integer_dot") in ("", "off") else 4
+        return self.number("tile_k") * quads if self.is_tiled else self.number("tile_k") if self.has_matrices else 1
 
     def resident(self) -> int:
         """Return how many work-groups a compute unit runs at once, for `local_tile`, which waits by the tile."""
+        if self.has_matrices:
+            return self._resident_of_matrices()
         if not self.is_tiled:
             return _ONE_TURN
         group = WorkGroup(
@@ -275,6 +306,17 @@ class _Shape:
             outputs=self.tile_m * self.tile_n,
             operands=self.tile_m + self.tile_n,
             local_bytes=tile_bytes(self.number),
+        )
+        return group.at_once(self._limits)
+
+    def _resident_of_matrices(self) -> int:
+        """Return the same for `matrix_tile`, whose registers hold two steps of k, of 32 bytes each."""
+        high, wide = self.number("sub_group_tile_m"), self.number("sub_group_tile_n")
+        group = WorkGroup(
+            items=SUB_GROUP * self.sub_groups,
+            outputs=high * wide // SUB_GROUP,
+            operands=(high + wide) // 4,
+            local_bytes=2 * self.number("stages") * self.number("tile_k") * (self.tile_m + self.tile_n),
         )
         return group.at_once(self._limits)
 
@@ -297,7 +339,9 @@ class _Shape:
 
     def wait(self, weights: _Weights) -> int:
         """Return the cost of waiting for memory in a step, shared by steps whose loads do not wait for each other."""
+        if self.has_matrices:
+            return _MATRIX_LATENCY // (self.number("stages") - 1)
         if self.is_tiled:
-            return _TILE_LATENCY * self.depth**2 // 256 // (2 if self.number("stages") > 2 else 1)
+            return _TILE_LATENCY * self.number("tile_k") ** 2 // 256 // (2 if self.number("stages") > 2 else 1)
         along_k = self.number("vector_width") if self.algorithm in ("dot", "column") else 1
         return weights.latency // (along_k * self.number("unroll"))

@@ -13,10 +13,12 @@ LEAST_COMBINING = 32
 _INPUT, _SUM, _RESULT = (by_mode(attrgetter(f"{use}.name")) for use in ("operand", "accumulator", "result"))
 
 _NAMES = {
-    "tile_m": "micro_tile_m * (work_group_m if algorithm == 'local_tile' else tiles_m)",
-    "tile_n": "micro_tile_n * (work_group_n if algorithm == 'local_tile' else 1)",
+    "by_matrices": "algorithm == 'matrix_tile'",
+    "tile_m": "macro_tile_m * micro_tile_m * (work_group_m if algorithm == 'local_tile' else tiles_m)",
+    "tile_n": "macro_tile_n * micro_tile_n * (work_group_n if algorithm == 'local_tile' else 1)",
     "steps_k": "vector_width if algorithm in ('dot', 'column') else 1",
-    "step_k": "tile_k if algorithm == 'local_tile' else unroll * steps_k",
+    "in_quads": "1 if integer_dot == 'off' else 4",
+    "step_k": "tile_k * in_quads if algorithm == 'local_tile' else tile_k if by_matrices else unroll * steps_k",
     "rows": "round_up(m, tile_m)",
     "columns": "round_up(n, tile_n)",
     "depth": "round_up(k, step_k)",
@@ -28,7 +30,7 @@ _NAMES = {
     "a_row_step": "1 if trans_a == 1 else lda",
     "a_column_step": "lda if trans_a == 1 else 1",
     "a_rows_apart": "stride_a // lda if a_storage == 'image_view' else m",
-    "b_transposed": "b_storage == 'transposed'",
+    "b_transposed": "b_storage == 'transposed' or (by_matrices and pads)",
     "b_packed": "b_transposed or (pads and b_storage == 'buffer')",
     "b_in_quads": "b_packed and not b_transposed and integer_dot != 'off'",
     "b_row_step": "1 if trans_b == 1 else ldb",
@@ -37,9 +39,10 @@ _NAMES = {
     "b_rows": "n if b_transposed else depth",
     "b_columns": "round_up(depth, vector_width) if b_transposed else columns",
     # Work-items in dimensions 0 and 1.
-    "across": "ceil_div(n, micro_tile_n)",
-    "down": "ceil_div(m, tile_m if algorithm == 'panel' else micro_tile_m)",
-    "deep_0": "work_group_k if algorithm == 'column' else 1",
+    "sub_groups": "(macro_tile_m // sub_group_tile_m) * (macro_tile_n // sub_group_tile_n)",
+    "across": "ceil_div(n, macro_tile_n * micro_tile_n)",
+    "down": "ceil_div(m, tile_m if algorithm in ('panel', 'matrix_tile') else micro_tile_m)",
+    "deep_0": "sub_groups * 32 if by_matrices else work_group_k if algorithm == 'column' else 1",
     "deep_1": "work_group_k if algorithm == 'row' else 1",
     "local_0": "work_group_n * deep_0",
     "local_1": "work_group_m * deep_1",
@@ -48,7 +51,7 @@ _NAMES = {
     "global_0": "groups_0 * local_0 if work_group_n > 0 else across",
     "global_1": "groups_1 * local_1 if work_group_n > 0 else down",
     "macro_tiles": "groups_0 * groups_1 * batch",
-    "macro_tile": "work_group_n * micro_tile_n * work_group_m * micro_tile_m",
+    "macro_tile": "work_group_n * macro_tile_n * micro_tile_n * work_group_m * macro_tile_m * micro_tile_m",
     "combining": "max(local_0 * local_1, 1)",
 }
 
@@ -158,6 +161,7 @@ PLAN = PlanFormula(
     absent={
         **dict.fromkeys(("micro_tile_m", "micro_tile_n", "tiles_m", "tile_k", "unroll", "vector_width", "split_k"), 1),
         **dict.fromkeys(("work_group_m", "work_group_n", "work_group_k"), 1),
+        **dict.fromkeys(("macro_tile_m", "macro_tile_n", "sub_group_tile_m", "sub_group_tile_n"), 1),
         **dict.fromkeys(("a_storage", "b_storage"), "buffer"),
         **dict.fromkeys(("relaxed_math", "qcom_16_bit", "integer_dot"), "off"),
         **dict.fromkeys(("register_cap", "register_allocation"), 0),

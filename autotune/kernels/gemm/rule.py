@@ -28,6 +28,9 @@ _MOST_JOINED = 16
 """Most parts of k that the last work-group of a macro-tile joins. By the host's clock over a batch, on an H200, one
 launch took 0.91 of the time of two with 2 parts (median of 9 configurations), 0.97 with 4 (23), 0.89 with 8 (20)."""
 
+_SMALL_MATRICES = 32 * 32
+"""Most outputs of a work-group by matrix units whose k is split."""
+
 Candidates = Mapping[Configuration, Mapping[str, int]]
 """The configurations from which a device's default is chosen, each with the numbers that `ESTIMATE` needs."""
 
@@ -127,7 +130,8 @@ def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits, constant: s
     for start in declared:
         for variant in filter(_is_declared, _variants(start, limits)):
             # A variant must promise an eighth more than a start, which was found good on a device like this.
-            doubt = 8 if limits.is_cpu and limits.native_vector_float32 else 9
+            is_sure = start.algorithm == "matrix_tile" or (limits.is_cpu and limits.native_vector_float32)
+            doubt = 8 if is_sure else 9
             known.setdefault(variant, {**numbers_of(variant, limits, constant), "doubt": doubt, "spare": 0})
     for origin, numbers in list(known.items()):
         for variant in _of_other_modes(origin):
@@ -166,6 +170,8 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
             yield from (_changed(tile, tiles_m=high) for high in (4, 16, tiles))
     if start.algorithm == "local_tile" and not limits.is_cpu:
         yield from _tile_variants(start, limits)
+    if start.algorithm == "matrix_tile" and limits.has_matrix_units:
+        yield from _matrix_variants(start, limits)
     if _joins(start):
         yield from one_launch_variants(start, limits)
 
@@ -190,17 +196,33 @@ def _of_other_modes(configuration: Configuration) -> Iterator[Configuration]:
 
 
 def _tile_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
-    """Yield narrower loads and, if k is not split, every split of k. The weights are fitted to these."""
-    widths = (dict.fromkeys((start.number(f"{x}_load_width"), 1)) for x in "ab")
+    """Yield narrower loads and, if k is not split, every split of k. The weights are fitted to these.
+
+    Rows of int8 in fours are packed, so that their loads need not be narrower.
+    """
+    is_plain = start["integer_dot"] == "off"
+    given = (start.number(f"{x}_load_width") for x in "ab")
+    widths = (dict.fromkeys((width, 1 if is_plain else width)) for width in given)
     for a_width, b_width in itertools.product(*widths):
         loading = _changed(start, a_load_width=a_width, b_load_width=b_width)
         yield loading
         if start["split_k"] != 1 or start["group_rows"] != 0:
             continue
-        for parts in _ALGORITHMS["local_tile"].by_name["split_k"].values[1:]:
+        for parts in _ALGORITHMS["local_tile"].by_name["split_k"].values[1 : None if is_plain else -3]:
             parted = _changed(loading, split_k=parts)
             in_one_launch = _joins(parted) and limits.ordering == "ptx"
             yield from one_launch_variants(parted, limits) if in_one_launch else (parted,)
+
+
+def _matrix_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
+    """Yield tiles twice as deep, for int8, and with padding; and of the smallest tile a split k."""
+    is_small = start.number("macro_tile_m") * start.number("macro_tile_n") <= _SMALL_MATRICES
+    for deeper, edges in itertools.product((1, 2), ("guard", "pad")):
+        tile = _changed(start, tile_k=deeper * start.number("tile_k"), edges=edges)
+        yield tile
+        for parts in (4, 8) if is_small else ():
+            parted = _changed(tile, split_k=parts)
+            yield from one_launch_variants(parted, limits) if limits.ordering == "ptx" else (parted,)
 
 
 def _joins(configuration: Configuration) -> bool:

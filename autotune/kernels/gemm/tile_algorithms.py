@@ -7,6 +7,7 @@ from autotune.kernels.gemm.algorithms import (
     EDGES,
     FEATURES,
     FEATURES_OF_DEVICE,
+    HAS_INTEGER_DOT,
     INTEGER_DOT,
     LOADS,
     MATH,
@@ -28,6 +29,7 @@ from autotune.kernels.gemm.algorithms import (
     rows_to_do,
     vectors_work,
 )
+from autotune.kernels.gemm.matrix_algorithm import MATRIX_TILE
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Constraint, constraint, parameter
 
@@ -102,6 +104,11 @@ MICROTILE = Algorithm(
             "edges == 'pad' or b_storage != 'buffer' or micro_tile_n <= n",
             "the last micro-tile of a row is moved back to end with it, so a row must hold one",
         ),
+        constraint(
+            "has_pixels_of_sums",
+            "(a_storage == 'buffer' and b_storage == 'buffer') or accumulator_bytes == 4 or has_half_functions == 1",
+            "reading half precision from an image takes cl_khr_fp16",
+        ),
         _image_fits("image_fits", "b", "vector_width", rows="k", columns="n"),
         _image_fits("image_of_a_fits", "a", "a_vector_width", rows="m", columns="k"),
         _view_fits("b", "k"),
@@ -167,12 +174,12 @@ LOCAL_TILE = Algorithm(
         parameter("work_group_n", (4, 8, 16, 32), "work-items along n"),
         parameter("micro_tile_m", (1, 2, 4, 6, 8, 10, 12, 16), "rows of C a work-item computes"),
         parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of C a work-item computes"),
-        parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory"),
-        parameter("vector_width", (1, 2, 4), "elements in one load from local memory and one store to C"),
-        parameter("a_load_width", (1, 2, 4), "elements in one load of A from global memory"),
-        parameter("b_load_width", (1, 2, 4), "elements in one load of B from global memory"),
+        parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory, with integer_dot in fours"),
+        parameter("vector_width", (1, 2, 4, 8), "elements in one load from local memory and one store to C"),
+        parameter("a_load_width", (1, 2, 4, 8), "elements in one load of A from global memory"),
+        parameter("b_load_width", (1, 2, 4, 8), "elements in one load of B from global memory"),
         parameter("unroll", (4, 8, 16), "steps of k in one pass of the inner loop"),
-        parameter("local_padding", (0, 4), "elements between rows of a tile in local memory"),
+        parameter("local_padding", (0, 4, 8), "elements between rows of a tile in local memory"),
         parameter(
             "stages",
             (1, 2, 3, 4),
@@ -185,8 +192,17 @@ LOCAL_TILE = Algorithm(
         COMBINE,
         EDGES,
         MULTIPLY_ADD,
+        INTEGER_DOT,
     ),
     constraints=(
+        HAS_INTEGER_DOT,
+        constraint(
+            "widest_vectors",
+            "max(vector_width, max(a_load_width, b_load_width)) <= 4 or (accumulator_bytes == 2 "
+            "and (a_load_width <= 4 or edges == 'pad' or trans_a == 0 or m % 8 == 0) "
+            "and (b_load_width <= 4 or edges == 'pad' or trans_b == 1 or n % 8 == 0))",
+            "a vector has 16 bytes at most, and those of 8 elements have to end with the rows",
+        ),
         HAS_ORDERING,
         PARTS_TO_COMBINE,
         *(vectors_work(width) for width in ("vector_width", "a_load_width", "b_load_width")),
@@ -198,8 +214,9 @@ LOCAL_TILE = Algorithm(
         ),
         constraint(
             "accumulators_fit",
-            "micro_tile_m * micro_tile_n <= 64 or (micro_tile_m * micro_tile_n <= 128 and local_memory_bytes > 32768)",
-            "the accumulators spill, above 64 on the small compute units that have 32 KiB of local memory or less",
+            "accumulator_bytes * micro_tile_m * micro_tile_n <= 256 "
+            "or (accumulator_bytes * micro_tile_m * micro_tile_n <= 512 and local_memory_bytes > 32768)",
+            "the accumulators spill, above 256 bytes where a compute unit has 32 KiB of local memory or less",
         ),
         constraint("enough_work_items", "work_group_m * work_group_n >= 32", "a compute unit would be half idle"),
         constraint(
@@ -222,9 +239,16 @@ LOCAL_TILE = Algorithm(
             "+ 2 * local_padding) <= local_memory_bytes",
             "the tiles of A and B exceed local memory",
         ),
+        constraint(
+            "padding_keeps_alignment",
+            "local_padding == 0 or (local_padding == 8) == (vector_width == 8)",
+            "padding is a vector of the widest kind that is used, or of 4",
+        ),
         rows_to_do("work_group_m * micro_tile_m < 2 * m + 8", share="most"),
         columns_to_do("work_group_n * micro_tile_n < 2 * n + 8", share="most"),
-        constraint("step_within_k", "tile_k < 2 * k + 8", "one tile is longer than k"),
+        constraint(
+            "step_within_k", "tile_k * (1 if integer_dot == 'off' else 4) < 2 * k + 8", "one tile is longer than k"
+        ),
         constraint(
             "sub_groups_fill_work_group",
             "sub_group_columns == 0 or (is_cpu == 0 and work_group_n % max(sub_group_columns, 1) == 0 "
@@ -239,7 +263,7 @@ LOCAL_TILE = Algorithm(
         ),
         constraint(
             "padding_aligns",
-            "edges == 'guard' or lda % 4 != 0 or ldb % 4 != 0 or n % 4 != 0",
+            "edges == 'guard' or lda % 4 != 0 or ldb % 4 != 0 or n % 4 != 0 or integer_dot != 'off'",
             "rows are aligned as they are",
         ),
         constraint(
@@ -261,13 +285,19 @@ LOCAL_TILE = Algorithm(
         ),
         constraint(
             "copies_by_instruction",
-            "stages <= 2 or (has_ptx == 1 and mode == 'float32' and edges == 'guard' "
-            "and (a_load_width == 1 or trans_a == 1) and (b_load_width == 1 or trans_b == 0))",
+            "stages <= 2 or (has_ptx == 1 and ((mode == 'float32' and edges == 'guard' "
+            "and (a_load_width == 1 or trans_a == 1) and (b_load_width == 1 or trans_b == 0)) "
+            "or (integer_dot != 'off' and a_load_width == 1)))",
             "only NVIDIA's compiler accepts the instruction, and it cannot transpose what it copies",
         ),
         WHOLE_NUMBERS[1],
         constraint(
-            "widest_vectors",
+            "integer_dot_of_packed_rows",
+            "integer_dot == 'off' or edges == 'pad'",
+            "four elements of k have to lie side by side, which packing ensures",
+        ),
+        constraint(
+            "wide_vectors",
             "vector_width > 1 or micro_tile_m % 2 != 0 or micro_tile_n % 2 != 0",
             "wider vectors would fill the micro-tile",
         ),
@@ -321,4 +351,4 @@ PANEL = Algorithm(
     ),
 )
 
-ALGORITHMS = (NAIVE, DOT, MICROTILE, LOCAL_TILE, PANEL, ROW, COLUMN)
+ALGORITHMS = (NAIVE, DOT, MICROTILE, LOCAL_TILE, PANEL, ROW, COLUMN, MATRIX_TILE)

@@ -23,12 +23,15 @@ export async function submitView(place, _, query, signal) {
   const faults = new Faults(shapes);
   const estimate = h("p.summary", { role: "status" });
   const meaning = h("p.hint", { id: "shapes-hint" });
-  const networks = h("fieldset", {}, h("legend", {}, "Presets: the products of a network"), h("div.choices", {}, presets.map(choice)));
+  const choices = h("div");
+  const networks = h("fieldset", {}, h("legend", {}, "Presets: the products of a network"), choices);
   const ofFamily = (name) => {
     const known = families.find((one) => one.name === name);
     shapes.placeholder = known.shape_examples.join("\n");
     meaning.textContent = `One a line: ${known.shape_format}; then xCOUNT and a label, if wanted.`;
-    networks.hidden = networks.disabled = name !== "gemm";
+    const own = presets.filter((preset) => preset.family === name);
+    networks.hidden = networks.disabled = !own.length;
+    fill(choices, ...grouped(own));
   };
   const first = families.some(({ name }) => name === query.get("family")) ? query.get("family") : "gemm";
   const family = select("family", families.map(({ name, meaning: text }) => [name, text ? `${name}: ${text}` : name]), first, ofFamily);
@@ -122,6 +125,13 @@ class Faults {
     this.text.setSelectionRange(begin, begin + lines[line - 1].length);
     this.text.scrollTop = (line - 2) * LINE_PX;
   }
+}
+
+// Those of a language model are many: they fold.
+function grouped(presets) {
+  const boxes = (group) => h("div.choices", {}, presets.filter((preset) => preset.group === group).map(choice));
+  return [...new Set(presets.map(({ group }) => group))].map((group) =>
+    group ? h("details", {}, h("summary", {}, group), boxes(group)) : boxes(group));
 }
 
 function choice(preset) {

@@ -1,0 +1,30 @@
+"""The products of models in GGUF files, for the commands that take files of shapes."""
+
+from pathlib import Path
+
+from autotune.cli.output import tell
+from autotune.model.trial import Request
+
+
+def is_model(path: Path) -> bool:
+    return path.suffix.lower() == ".gguf"
+
+
+def read_model(path: Path, tokens: int) -> list[Request]:
+    """Return the products of a step of a model, merged, and tell which tensors are left out. Raises UsageError."""
+    from autotune.kernels.language_models import gguf_products
+    from autotune.kernels.presets import merge
+
+    requests, left_out = gguf_products(path, tokens)
+    for message in left_out:
+        tell(f"left out: {message}")
+    return merge(requests)
+
+
+def lines_of_shapes(path: Path, tokens: int) -> list[str]:
+    """Return the lines of a file of shapes, such as stand for the products of a model. Raises UsageError."""
+    from autotune.kernels.presets import read_lines
+
+    if is_model(path):
+        return [f"{found.problem.label} x{found.calls} {found.label}" for found in read_model(path, tokens)]
+    return [line for line in read_lines(path) if line.strip()]

@@ -1,0 +1,124 @@
+"""The algorithm of GEMM for matrix units: small products of float16 or int8 in one instruction of a sub-group."""
+
+from autotune.kernels.combination import COMBINE, HAS_ORDERING
+from autotune.kernels.gemm.algorithms import (
+    EDGES,
+    PARTS_TO_COMBINE,
+    accumulators_fit,
+    columns_to_do,
+    modes_where,
+    rows_to_do,
+)
+from autotune.space.expression import Expression
+from autotune.space.family import Algorithm, constraint, parameter
+
+SUB_GROUP = 32
+"""Work-items whose registers together hold the operands of a matrix unit."""
+_ROW_BYTES = 16
+"""Bytes that one copy moves; rows of operands start at multiples of it."""
+_MODES = modes_where(lambda mode: mode.operand.name in ("float16", "int8"))
+_FLOAT16 = modes_where(lambda mode: mode.operand.name == "float16")
+_ITEMS = f"({SUB_GROUP} * (macro_tile_m // sub_group_tile_m) * (macro_tile_n // sub_group_tile_n))"
+_GROUPS = "((m + macro_tile_m - 1) // macro_tile_m * ((n + macro_tile_n - 1) // macro_tile_n) * batch * split_k)"
+_AS_THEY_ARE = " and ".join(
+    [
+        *(f"{name} * element_bytes % {_ROW_BYTES} == 0" for name in ("lda", "ldb", "stride_a", "stride_b")),
+        f"(mode in {_FLOAT16} or (trans_a == 0 and trans_b == 1))",
+    ]
+)
+
+
+def _shared_evenly(width: str) -> str:
+    return f"{width} * tile_k * element_bytes % ({_ROW_BYTES} * {_ITEMS}) == 0"
+
+
+MATRIX_TILE = Algorithm(
+    name="matrix_tile",
+    meaning="macro-tiles of A and B in local memory, multiplied by matrix units",
+    parameters=(
+        parameter("macro_tile_m", (32, 64, 128, 256), "rows of C a work-group computes"),
+        parameter("macro_tile_n", (32, 64, 128, 256), "columns of C a work-group computes"),
+        parameter("sub_group_tile_m", (16, 32, 64), "rows of C a sub-group computes"),
+        parameter("sub_group_tile_n", (16, 32, 64), "columns of C a sub-group computes"),
+        parameter("tile_k", (16, 32, 64, 128), "depth of the tiles in local memory"),
+        parameter("stages", (2, 3, 4), "tiles in local memory at once; all but one are fetched ahead"),
+        parameter("group_rows", (0, 4, 8), "rows of work-groups that run as one band; 0: row by row"),
+        parameter("split_k", (1, 2, 3, 4, 6, 8, 16, 32), "work-groups that share the k of one macro-tile"),
+        COMBINE,
+        EDGES,
+    ),
+    constraints=(
+        constraint(
+            "has_matrix_units",
+            f"has_matrix_units == 1 and mode in {_MODES}",
+            "the device has no matrix units for these numbers",
+        ),
+        constraint("matrices_to_do", "m >= 8 and n >= 8", "most of every matrix would have nothing to compute"),
+        HAS_ORDERING,
+        PARTS_TO_COMBINE,
+        constraint(
+            "rows_are_ready",
+            f"edges == 'pad' or ({_AS_THEY_ARE})",
+            "rows do not start at multiples of 16 bytes, or the k of int8 does not lie in them",
+        ),
+        constraint("padding_helps", f"edges == 'guard' or not ({_AS_THEY_ARE})", "rows are aligned as they are"),
+        constraint(
+            "sub_groups_tile_work_group",
+            "macro_tile_m % sub_group_tile_m == 0 and macro_tile_n % sub_group_tile_n == 0",
+            "sub-groups do not tile the work-group",
+        ),
+        constraint(
+            "work_group_fits_device",
+            f"{2 * SUB_GROUP} <= {_ITEMS} and {_ITEMS} <= min(512, max_work_group_size) "
+            f"and {_ITEMS} <= max_work_group_0",
+            "a compute unit would be half idle, or the device does not allow so many work-items",
+        ),
+        accumulators_fit("sub_group_tile_m * sub_group_tile_n <= 4096"),
+        constraint(
+            "matrices_fill_tile",
+            "tile_k * element_bytes >= 32 and tile_k * element_bytes <= 128",
+            "a matrix is 32 bytes deep, and deeper tiles than 128 bytes gain nothing",
+        ),
+        constraint(
+            "even_share",
+            f"{_shared_evenly('macro_tile_m')} and {_shared_evenly('macro_tile_n')}",
+            "every work-item copies equally much of A and of B",
+        ),
+        constraint(
+            "tiles_fit_local_memory",
+            "element_bytes * stages * tile_k * (macro_tile_m + macro_tile_n) + 128 <= local_memory_bytes "
+            "or (combine == 'launch' and element_bytes * stages * tile_k * (macro_tile_m + macro_tile_n) "
+            "<= local_memory_bytes)",
+            "the tiles of A and B exceed local memory",
+        ),
+        rows_to_do("macro_tile_m < 2 * m or macro_tile_m == 32", share="most"),
+        columns_to_do("macro_tile_n < 2 * n or macro_tile_n == 32", share="most"),
+        constraint("step_within_k", "tile_k < 2 * k or tile_k * element_bytes == 32", "one tile is longer than k"),
+        constraint(
+            "bands_matter",
+            "group_rows == 0 or (split_k == 1 and m > group_rows * macro_tile_m and n > group_rows * macro_tile_n)",
+            "there are too few work-groups for bands to differ from rows",
+        ),
+        constraint(
+            "split_leaves_work",
+            "split_k == 1 or (k >= 4 * split_k * tile_k and batch * m * n * split_k <= 33554432)",
+            "each part of k holds at least four tiles, and the parts of C fit 128 MiB",
+        ),
+        constraint(
+            "split_fills_device",
+            f"split_k == 1 or {_GROUPS} <= 8 * compute_units",
+            "there are enough work-groups without splitting k",
+        ),
+        constraint(
+            "macro_tile_near_square",
+            "(macro_tile_m <= 4 * macro_tile_n or n < 64) and (macro_tile_n <= 4 * macro_tile_m or m < 64)",
+            "a long macro-tile reads more than it computes",
+        ),
+    ),
+    features=(
+        Expression(_ITEMS),
+        Expression("sub_group_tile_m * sub_group_tile_n"),
+        Expression("macro_tile_m * macro_tile_n"),
+        Expression("stages * tile_k"),
+    ),
+)

@@ -1,0 +1,173 @@
+"""The products of language models whose weights are quantised: published models, and those of GGUF files.
+
+n is the tokens of a step: 1 when a model writes, more when it reads its prompt. The output layer is multiplied with one
+token of a step only. With experts, each token is multiplied with those that it uses. Attention and what is kept in
+floating point, such as the routers of experts, are left out.
+
+Sources: the published configurations of the models; which tensor gets which format is llama.cpp's choice without an
+importance matrix (`use_more_bits` and fall-backs in its quantiser), except that what it would store as Q5_0 or Q5_K,
+which have no kernels here, takes the next larger format, Q8_0 or Q6_K.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.errors import ProblemError, UsageError
+from autotune.kernels.gguf_header import GgufHeader, Tensor, read_header
+from autotune.kernels.qgemm import QGemmProblem
+from autotune.kernels.qgemm.formats import FORMATS
+from autotune.model.trial import Request
+
+MIXES = ("q4_0", "q4_k_m", "q8_0")
+"""Which formats the tensors of a model get; what llama.cpp calls the type of a file."""
+
+STEPS = {"decode": 1, "prefill-128": 128, "prefill-512": 512}
+"""Tokens of each step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModel:
+    """A published transformer."""
+
+    name: str
+    title: str
+    layers: int
+    hidden: int
+    heads: int
+    key_heads: int
+    head: int
+    """Size of a head."""
+    between: int
+    """Size of the feed-forward layers."""
+    vocabulary: int
+    is_fused: bool = False
+    """Whether query, key and value are one tensor, and gate and up as well."""
+    experts: int = 1
+    used: int = 1
+    """Experts that a token uses."""
+    mixes: tuple[str, ...] = MIXES
+
+
+MODELS = (
+    LanguageModel(
+        name="llama-3.2-1b", title="Llama 3.2 1B", layers=16, hidden=2048, heads=32, key_heads=8, head=64, between=8192,
+        vocabulary=128256,
+    ),
+    LanguageModel(
+        name="llama-3.2-3b", title="Llama 3.2 3B", layers=28, hidden=3072, heads=24, key_heads=8, head=128, between=8192,
+        vocabulary=128256,
+    ),
+    LanguageModel(
+        name="qwen3-0.6b", title="Qwen3 0.6B", layers=28, hidden=1024, heads=16, key_heads=8, head=128, between=3072,
+        vocabulary=151936,
+    ),
+    LanguageModel(
+        name="qwen3-1.7b", title="Qwen3 1.7B", layers=28, hidden=2048, heads=16, key_heads=8, head=128, between=6144,
+        vocabulary=151936,
+    ),
+    LanguageModel(
+        name="qwen3-4b", title="Qwen3 4B", layers=36, hidden=2560, heads=32, key_heads=8, head=128, between=9728,
+        vocabulary=151936,
+    ),
+    LanguageModel(
+        name="gemma-3-1b", title="Gemma 3 1B", layers=26, hidden=1152, heads=4, key_heads=1, head=256, between=6912,
+        vocabulary=262144,
+    ),
+    LanguageModel(
+        name="phi-4-mini", title="Phi-4-mini", layers=32, hidden=3072, heads=24, key_heads=8, head=128, between=8192,
+        vocabulary=200064, is_fused=True,
+    ),
+    LanguageModel(
+        name="gpt-oss-20b", title="gpt-oss-20b", layers=24, hidden=2880, heads=64, key_heads=8, head=64, between=2880,
+        vocabulary=201088, experts=32, used=4, mixes=("mxfp4",),
+    ),
+)  # fmt: skip
+
+
+def products(model: LanguageModel, mix: str, tokens: int) -> Iterator[Request]:
+    """Yield the products of a step, layer by layer, without merging equal ones."""
+    for layer in range(model.layers):
+        for label, m, k in _layer(model):
+            if model.experts > 1 and label in ("gate", "up", "down"):
+                yield _product(label, m, tokens * model.used, k, "mxfp4", model.experts)
+            else:
+                yield _product(label, m, tokens, k, _weights(mix, label, layer, model.layers, k))
+    k = model.hidden
+    yield _product("output", model.vocabulary, 1, k, _weights(mix, "output", 0, model.layers, k))
+
+
+def _layer(model: LanguageModel) -> Iterator[tuple[str, int, int]]:
+    """Yield the label, m and k of each tensor of a layer."""
+    queries, keys = model.heads * model.head, model.key_heads * model.head
+    if model.is_fused:
+        yield "query, key, value", queries + 2 * keys, model.hidden
+    else:
+        yield from (("query", queries, model.hidden), ("key", keys, model.hidden), ("value", keys, model.hidden))
+    yield "attention output", model.hidden, queries
+    if model.is_fused:
+        yield "gate and up", 2 * model.between, model.hidden
+    else:
+        yield from (("gate", model.between, model.hidden), ("up", model.between, model.hidden))
+    yield "down", model.hidden, model.between
+
+
+def _weights(mix: str, label: str, layer: int, layers: int, k: int) -> str:
+    """Return the format that llama.cpp stores a tensor in; see the module's docstring."""
+    wanted = "q8_0"
+    if mix in ("q4_0", "q4_k_m"):
+        more_bits = label == "query, key, value" or (label in ("value", "down") and _gets_more_bits(layer, layers))
+        wanted = "q6_k" if label == "output" or (mix == "q4_k_m" and more_bits) else mix.removesuffix("_m")
+    return wanted if k % FORMATS[wanted].block == 0 else "q8_0"
+
+
+def _gets_more_bits(layer: int, layers: int) -> bool:
+    """Return whether the values and the down layer of a layer are Q6_K in Q4_K_M, as about half of them are."""
+    return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+
+
+def _product(label: str, m: int, n: int, k: int, weights: str, experts: int = 1) -> Request:
+    return Request(problem=QGemmProblem(m=m, n=n, k=k, weights=weights, experts=experts), label=label)
+
+
+# Models in GGUF files
+
+
+def gguf_products(path: Path, tokens: int) -> tuple[list[Request], list[str]]:
+    """Return the products of a step of the model in a GGUF file, not merged, and why some tensors are left out.
+
+    Only the header is read, so that the file may end where the weights would begin. Raises UsageError.
+    """
+    header = read_header(path)
+    requests: list[Request] = []
+    left_out: dict[str, int] = {}
+    for tensor in _multiplied(header):
+        try:
+            requests.append(_product_of(tensor, tokens, header.experts_used))
+        except ProblemError as error:
+            left_out[error.message] = left_out.get(error.message, 0) + 1
+    if not requests:
+        hint = "; ".join(left_out) or "it has no weights of layers (blk.*.weight, output.weight)"
+        raise UsageError(f"{path}: holds no products with quantised weights", hint=hint)
+    return requests, [f"{count} tensors: {message}" for message, count in left_out.items()]
+
+
+def _multiplied(header: GgufHeader) -> Iterator[Tensor]:
+    """Yield the tensors that a step multiplies with, the output layer last; embeddings serve as it where it is none."""
+    weights = [one for one in header.tensors if one.name.endswith(".weight") and len(one.shape) in (2, 3)]
+    yield from (one for one in weights if one.name.startswith("blk."))
+    by_name = {one.name: one for one in weights}
+    output = by_name.get("output.weight") or by_name.get("token_embd.weight")
+    if output is not None:
+        yield output
+
+
+def _product_of(tensor: Tensor, tokens: int, experts_used: int) -> Request:
+    """Return the product with a tensor. Raises ProblemError where there is no kernel for it."""
+    k, m, experts = (*tensor.shape, 1)[:3]
+    if tensor.type not in FORMATS:
+        raise ProblemError(f"there are no kernels for {tensor.type.upper()}")
+    is_output = not tensor.name.startswith("blk.")
+    n = 1 if is_output else tokens * (experts_used if experts > 1 else 1)
+    label = "output" if is_output else tensor.name.split(".", 2)[2].removesuffix(".weight")
+    return _product(label, m, n, k, tensor.type, experts)

@@ -1,0 +1,104 @@
+"""QGemm: ``Y = X @ W.T`` with quantised weights W, as language models compute it.
+
+X is (n, k), W is (m, k) and Y is (n, m), all row-major; n counts tokens. W has one of the formats of `formats.py`;
+kernels read it as the file has it or packed: quants and scales apart, row by row or by columns, through a buffer or an
+image. Weights are constant: packing them is not part of a call. With experts, the rows of X are sorted by expert.
+
+`problem.py` defines the problems, `algorithms.py` the search space, `rule.py` the untuned choice, `plan.py` buffers
+and launches, `blocks.py` and `reference.py` the verification.
+
+Sources: the formats are those of GGUF, of OCP's MX specification, and of GPTQ, AWQ and MNN; `shared_rows` is the
+classic product of matrix and vector, `own_rows` follows what inference engines do on Adreno.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+from autotune.kernels.qgemm.algorithms import ALGORITHMS
+from autotune.kernels.qgemm.formats import FORMATS, UNIT
+from autotune.kernels.qgemm.plan import PLAN
+from autotune.kernels.qgemm.problem import (
+    BLOCK,
+    BYTES_MOVED,
+    EXAMPLES,
+    MAX_ELEMENTS,
+    MAX_EXPERTS,
+    MODES,
+    QGemmProblem,
+)
+from autotune.kernels.qgemm.rule import ESTIMATE, by_rule, candidates
+from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
+from autotune.model.plan import Plan
+from autotune.model.problem import Problem
+from autotune.space.expression import round_up
+from autotune.space.family import Case, CExport, KernelFamily
+
+__all__ = ["FAMILY", "QGemm", "QGemmProblem"]
+
+
+def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem]:
+    assert isinstance(example, QGemmProblem)
+    values, block = PLAN.values(example, configuration), example.format.block
+    k = round_up(values["lanes"] * values["units_per_lane"] * UNIT, block)
+    for m_rest, n_rest, k_rest, experts in product((0, 1), (0, 1), (0, block), (1, 2)):
+        m, n = values["group_rows"] + m_rest, values["group_columns"] + n_rest
+        yield replace(example, m=m, n=n, k=k + k_rest, experts=experts)
+
+
+_C_EXPORT = CExport(
+    about="Y = X * W^T: `weights` W (m rows of k) of every expert in the bytes of their format, `x` X (n, k) with its rows"
+    " sorted by expert, `starts` (experts + 1) of type int, where the rows of each begin and the last end, NULL for a"
+    " single expert, `y` Y (n, m).",
+    kind=("weights", "mode"),
+    words={"weights": tuple(FORMATS), "mode": tuple(MODES)},
+    least={"m": "1", "n": "1", "k": BLOCK, "experts": "1"},
+    conditions=(
+        f"k % ({BLOCK}) == 0 and experts <= {MAX_EXPERTS}",
+        f"n * k <= {MAX_ELEMENTS} and n * m <= {MAX_ELEMENTS} and m * k <= {MAX_ELEMENTS}",
+        f"experts * m * k <= {MAX_ELEMENTS}",
+    ),
+    candidates=candidates,
+    estimate=ESTIMATE,
+    bytes_moved=BYTES_MOVED,
+    plan=PLAN,
+    packing="0 if layout == 'rows' else packed_words",
+    samples=_samples,
+)
+
+
+class QGemm(KernelFamily):
+    """The qgemm family; see the module's docstring."""
+
+    name = "qgemm"
+    meaning = "products with quantised weights"
+    space_version = 1
+    problem_type = QGemmProblem
+    algorithms = ALGORITHMS
+    baseline = Configuration.of("naive", relaxed_math="off")
+    c_export = _C_EXPORT
+    packing_parameters = ("layout", "packed_words")
+
+    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
+        return PLAN.plan(problem, configuration)
+
+    def candidates(
+        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
+    ) -> Iterator[Configuration]:
+        """Yield the valid starts, then the valid configurations of `by_rule`."""
+        assert isinstance(problem, QGemmProblem)
+        wanted = [*starts, *by_rule(problem, limits)]
+        return (c for c in wanted if not self.violations(problem, c, limits))
+
+    def examples(self) -> tuple[Problem, ...]:
+        return tuple(QGemmProblem.parse(text) for text in EXAMPLES)
+
+    def make_case(self, problem: Problem, seed: int) -> Case:
+        from autotune.kernels.qgemm.reference import QGemmCase  # loads NumPy, which lookups do not need
+
+        assert isinstance(problem, QGemmProblem)
+        return QGemmCase(problem, seed)
+
+
+FAMILY = QGemm()

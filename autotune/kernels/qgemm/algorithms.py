@@ -1,0 +1,281 @@
+"""The algorithms of products with quantised weights: parameters and constraints."""
+
+from autotune.space.expression import Expression
+from autotune.space.family import Algorithm, Parameter, constraint, parameter
+
+_ROWS = parameter("micro_tile_m", (1, 2, 4, 8), "rows of weights a work-item computes")
+_COLUMNS = parameter("micro_tile_n", (1, 2, 4, 8), "columns of activations a work-item computes")
+_MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "how a product is added: a * b + c, or mad(a, b, c)")
+_INTEGER_DOT = parameter(
+    "integer_dot", ("off", "khr", "arm", "ptx"), "instruction for four products of int8: Khronos', Arm's or NVIDIA's"
+)
+_JOIN = parameter("join", ("tree", "shuffle", "sub_group"), "how lanes join their sums")
+_STANDARD = parameter("standard", ("none", "CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested")
+_DECODE = parameter(
+    "decode", ("convert", "magic"), "how quants become floats: converted, or as part of the mantissa of a large float"
+)
+_WAVE_SIZE = parameter("wave_size", ("any", "half", "full"), "how many work-items Adreno runs in step")
+_RELAXED_MATH = parameter("relaxed_math", ("off", "on"), "-cl-fast-relaxed-math")
+
+
+def _packed_words(*values: int) -> Parameter:
+    return parameter("packed_words", values, "words of a row's quants that lie together when packed by columns")
+
+
+_FITS_ROWS = constraint("rows_to_do", "micro_tile_m < 2 * m", "most rows of a work-item would not exist")
+_FITS_COLUMNS = constraint("columns_to_do", "micro_tile_n < 2 * n", "most columns of a work-item would not exist")
+_COMMON = (
+    _FITS_ROWS,
+    _FITS_COLUMNS,
+    constraint("tile_fits_registers", "micro_tile_m * micro_tile_n <= 64", "the sums do not fit the registers"),
+    constraint(
+        "integer_dot_exists",
+        "integer_dot == 'off' or (mode == 'int8' and ((integer_dot == 'khr' and has_khr_integer_dot == 1)"
+        " or (integer_dot == 'arm' and has_arm_integer_dot == 1) or (integer_dot == 'ptx' and has_ptx == 1)))",
+        "the device has no such instruction, or the problem has no integers to multiply",
+    ),
+    constraint("wide_vectors_work", "max_vector_float32 >= 4", "the driver gets vectors of four numbers wrong"),
+)
+_WAVES = constraint("wave_sizes_exist", "wave_size == 'any' or has_wave_sizes == 1", "it has one wave size")
+_WHOLE = constraint(
+    "float_matters", "mode != 'int8' or (multiply_add == 'operator' and decode == 'convert')",
+    "integers are neither converted nor added so",
+)  # fmt: skip
+_SHARED = (
+    _WAVES,
+    constraint("layout_is_another", "layout == 'file' or in_arrays == 0", "they are apart in the file"),
+    constraint("device_takes_ptx", "join != 'shuffle' or has_ptx == 1", "only NVIDIA's compiler knows it"),
+    constraint("standard_matters", "(standard == 'none') == (join != 'sub_group')", "it is for sub-groups only"),
+    _WHOLE,
+)
+
+_NAIVE = Algorithm(
+    name="naive",
+    meaning="one output per work-item, from weights as the file has them",
+    parameters=(_RELAXED_MATH,),
+)
+
+_SHARED_ROWS = Algorithm(
+    name="shared_rows",
+    meaning="work-items side by side share rows along k and join their sums",
+    parameters=(
+        parameter("layout", ("file", "rows"), "the weights as in the file, or quants and scales apart"),
+        parameter("lanes", (1, 2, 4, 8, 16, 32, 64, 128), "work-items that share rows"),
+        parameter("work_group_m", (1, 2, 4, 8, 16, 32), "sets of lanes in a work-group, each with its own rows"),
+        _ROWS,
+        _COLUMNS,
+        parameter("chunk", (1, 2, 4), "words of 4-bit weights a lane reads at once; half the words of 8-bit weights"),
+        parameter("unroll", (1, 2, 4), "units of 32 weights that a lane has under way at once"),
+        parameter("x_storage", ("buffer", "local"), "memory that activations are read from"),
+        parameter("sums", ("scalar", "vector"), "sums of a lane: one number, or a vector added up in the end"),
+        _JOIN,
+        _STANDARD,
+        _DECODE,
+        _MULTIPLY_ADD,
+        _INTEGER_DOT,
+        _WAVE_SIZE,
+        _RELAXED_MATH,
+    ),
+    constraints=(
+        *_COMMON,
+        *_SHARED,
+        constraint("lanes_share_a_unit", "lanes * chunk >= 4", "lanes leave parts of a unit out"),
+        constraint("units_to_do", "lanes * chunk * unroll < 8 * (k // 32)", "a pass of the lanes is longer than a row"),
+        constraint(
+            "work_group_fits_device",
+            "lanes * work_group_m <= max_work_group_size and lanes <= max_work_group_0"
+            " and work_group_m <= max_work_group_1",
+            "the work-group exceeds what the device allows",
+        ),
+        constraint("groups_to_do", "work_group_m * micro_tile_m < 2 * m", "most of a work-group would have no row"),
+        constraint(
+            "sums_fit_local_memory",
+            "join == 'shuffle' or 4 * lanes * work_group_m * micro_tile_m * micro_tile_n <= local_memory_bytes",
+            "the sums exceed local memory",
+        ),
+        constraint("loads_fit_registers", "micro_tile_m * chunk * unroll <= 32", "the weights under way do not fit"),
+        constraint(
+            "activations_fit_registers",
+            "micro_tile_n * chunk <= 8 or (sums == 'vector' and is_cpu == 1 and micro_tile_n <= 4)",
+            "the activations do not fit the registers",
+        ),
+        constraint(
+            "vectors_are_float", "sums == 'scalar' or (mode != 'int8' and max_vector_float32 >= 4 * chunk)",
+            "integers are added up by the dot product, or the driver gets such vectors wrong",
+        ),
+        constraint("wide_chunks_work", "max_vector_float32 >= 4 * chunk", "the driver gets such vectors wrong"),
+        constraint(
+            "vector_sums_fit_registers",
+            "sums == 'scalar' or micro_tile_m * micro_tile_n * chunk <= 32",
+            "the vectors of sums do not fit the registers",
+        ),
+        constraint(
+            "activations_fit_local_memory",
+            "x_storage == 'buffer' or (mode != 'int8' and is_cpu == 0 and 4 * (micro_tile_n * (k // 32) * 36"
+            " + lanes * work_group_m * micro_tile_m * micro_tile_n) <= local_memory_bytes)",
+            "the activations exceed local memory, or are quantised",
+        ),
+        constraint(
+            "magic_is_scalar", "decode == 'convert' or sums == 'scalar'", "vectors are converted whole"
+        ),
+        constraint("join_matters", "join == 'tree' or lanes > 1", "one lane has nothing to join"),
+        constraint(
+            "sub_groups_exist", "join != 'sub_group' or (has_sub_groups == 1 and work_group_m == 1 and lanes >= 16)",
+            "the device has no sub-groups, or sets of lanes are not whole work-groups",
+        ),
+    ),
+    features=tuple(
+        map(Expression, ("lanes * work_group_m", "micro_tile_m * micro_tile_n", "micro_tile_m * chunk * unroll"))
+    ),
+)  # fmt: skip
+
+_HELD_COLUMNS = Algorithm(
+    name="held_columns",
+    meaning="the lanes of a work-group hold the activations in registers and take row after row",
+    parameters=(
+        parameter("layout", ("file", "rows"), "the weights as in the file, or quants and scales apart"),
+        parameter("lanes", (32, 64, 128, 256, 512), "work-items that share rows, which is all of a work-group"),
+        parameter("units_per_lane", (1, 2, 4), "units of 32 activations that a lane holds"),
+        _ROWS,
+        parameter("micro_tile_n", (1, 2), "columns of activations a work-item computes"),
+        parameter("passes", (1, 2, 4, 8, 16), "times that a work-group takes micro_tile_m rows"),
+        _JOIN,
+        _STANDARD,
+        _DECODE,
+        _MULTIPLY_ADD,
+        _INTEGER_DOT,
+        _WAVE_SIZE,
+        _RELAXED_MATH,
+    ),
+    constraints=(
+        *_COMMON,
+        *_SHARED,
+        constraint(
+            "lanes_hold_all",
+            "lanes * units_per_lane >= k // 32 and lanes * units_per_lane < 2 * (k // 32) + 32",
+            "the lanes cannot hold a column, or most of them hold nothing",
+        ),
+        constraint(
+            "work_group_fits_device", "lanes <= max_work_group_size and lanes <= max_work_group_0",
+            "the work-group exceeds what the device allows",
+        ),
+        constraint("passes_to_do", "passes * micro_tile_m < 2 * m", "most of a work-group would have no row"),
+        constraint(
+            "sums_fit_local_memory", "8 * lanes * micro_tile_m * micro_tile_n <= local_memory_bytes",
+            "the sums exceed local memory",
+        ),
+        constraint(
+            "activations_fit_registers",
+            "(micro_tile_n * units_per_lane <= 4 if mode == 'int8' else micro_tile_n * units_per_lane <= 2)"
+            " and micro_tile_m * units_per_lane <= 8",
+            "the activations and weights do not fit the registers",
+        ),
+        constraint("registers_for_all", "is_cpu == 0 or lanes <= 64", "a processor keeps them in memory"),
+        constraint("wide_chunks_work", "max_vector_float32 >= 16", "the driver gets vectors of this width wrong"),
+        constraint("sub_groups_exist", "join != 'sub_group' or has_sub_groups == 1", "the device has no sub-groups"),
+    ),
+    features=tuple(map(Expression, ("lanes * units_per_lane", "micro_tile_m * micro_tile_n", "micro_tile_m * passes"))),
+)  # fmt: skip
+
+_OWN_ROWS = Algorithm(
+    name="own_rows",
+    meaning="each work-item has rows of its own, from weights packed by columns",
+    parameters=(
+        parameter("work_group_m", (1, 8, 16, 32, 64, 128, 256), "work-items side by side along m"),
+        parameter("work_group_k", (1, 2, 4, 8, 16), "work-items that share out k"),
+        _ROWS,
+        parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of activations a work-item computes"),
+        _packed_words(1, 2, 4),
+        parameter("w_storage", ("buffer", "image"), "memory that quants are read through"),
+        parameter("x_storage", ("buffer", "image"), "memory that activations are read through"),
+        parameter("scaling", ("sums", "weights"), "what scales and offsets are applied to"),
+        _DECODE,
+        _MULTIPLY_ADD,
+        _INTEGER_DOT,
+        _WAVE_SIZE,
+        _RELAXED_MATH,
+    ),
+    constraints=(
+        *_COMMON,
+        _WAVES,
+        constraint(
+            "work_group_fits_device",
+            "work_group_m * work_group_k <= max_work_group_size and work_group_m <= max_work_group_0"
+            " and work_group_k <= max_work_group_1",
+            "the work-group exceeds what the device allows",
+        ),
+        constraint("groups_to_do", "work_group_m * micro_tile_m < 2 * m", "most of a work-group would have no row"),
+        constraint("units_to_do", "work_group_k <= k // 32", "some work-items would have no units"),
+        constraint(
+            "sums_fit_local_memory",
+            "4 * (work_group_k - 1) * micro_tile_m * micro_tile_n * work_group_m <= local_memory_bytes",
+            "the sums exceed local memory",
+        ),
+        constraint(
+            "images_exist",
+            "(w_storage == 'buffer' and x_storage == 'buffer') or (has_images == 1 and max_image_line > 0)",
+            "the device has no images over buffers",
+        ),
+        constraint("pixels_are_whole", "w_storage == 'buffer' or packed_words != 2", "a pixel has one or four numbers"),
+        constraint(
+            "image_fits",
+            "w_storage == 'buffer' or experts * m * (k // 4 // packed_words) <= max_image_line",
+            "the weights exceed the largest image over a buffer",
+        ),
+        constraint(
+            "activations_fit_image",
+            "x_storage == 'buffer' or (mode != 'int8' and n * (k // 4) <= max_image_line)",
+            "the activations exceed the largest image over a buffer, or are quantised",
+        ),
+        constraint(
+            "scaling_matters", "scaling == 'sums' or mode != 'int8'", "products of integers are scaled as sums only"
+        ),
+        _WHOLE,
+    ),
+    features=tuple(map(Expression, ("work_group_m * work_group_k", "micro_tile_m * micro_tile_n"))),
+)
+
+_LOCAL_TILE = Algorithm(
+    name="local_tile",
+    meaning="macro-tiles of decoded weights and of activations in local memory, for many columns",
+    parameters=(
+        parameter("work_group_m", (4, 8, 16, 32), "work-items side by side along m"),
+        parameter("work_group_n", (2, 4, 8, 16, 32), "work-items side by side along n"),
+        parameter("micro_tile_m", (4, 8), "rows of weights a work-item computes"),
+        parameter("micro_tile_n", (4, 8), "columns of activations a work-item computes"),
+        _packed_words(1, 2, 4),
+        parameter("unroll", (4, 8, 16, 32), "steps along k in one pass of the inner loop"),
+        _DECODE,
+        _MULTIPLY_ADD,
+        _INTEGER_DOT,
+        _RELAXED_MATH,
+    ),
+    constraints=(
+        *_COMMON,
+        constraint(
+            "work_group_fits_device",
+            "work_group_m * work_group_n <= max_work_group_size and work_group_m <= max_work_group_0"
+            " and work_group_n <= max_work_group_1",
+            "the work-group exceeds what the device allows",
+        ),
+        constraint("groups_to_do", "work_group_m * micro_tile_m < 2 * m", "most of a work-group would have no row"),
+        constraint("columns_shared", "work_group_n * micro_tile_n < 2 * n", "most work-items would have no column"),
+        constraint(
+            "one_scale_a_work_item", "mode != 'int8' or micro_tile_n <= work_group_m",
+            "scales of activations are more than work-items",
+        ),
+        constraint(
+            "tiles_fit_local_memory",
+            "(128 * (work_group_m * micro_tile_m + work_group_n * micro_tile_n + 4) if mode != 'int8'"
+            " else 40 * (work_group_m * micro_tile_m + work_group_n * micro_tile_n)) <= local_memory_bytes",
+            "the tiles exceed local memory",
+        ),
+        constraint(
+            "float_matters", "mode != 'int8' or (multiply_add == 'operator' and decode == 'convert' and unroll == 32)",
+            "integers are neither converted nor added so, and all of a unit at once",
+        ),
+    ),
+    features=tuple(map(Expression, ("work_group_m * work_group_n", "micro_tile_m * micro_tile_n"))),
+)  # fmt: skip
+
+ALGORITHMS = (_NAIVE, _SHARED_ROWS, _HELD_COLUMNS, _OWN_ROWS, _LOCAL_TILE)

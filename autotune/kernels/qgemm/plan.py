@@ -1,0 +1,128 @@
+"""The plans of products with quantised weights: packing, quantising activations if asked for, and the product."""
+
+from autotune.kernels.qgemm.formats import UNIT, by_format
+from autotune.kernels.qgemm.problem import MODES, PACKED_BYTES, WEIGHT_BYTES
+from autotune.model.plan import Role
+from autotune.model.problem import NUMBER_TYPES
+from autotune.space.expression import by_value
+from autotune.space.plan_formula import ArgumentFormula, BufferFormula, LaunchFormula, PlanFormula
+
+_STORED = by_value("mode", dict(MODES))
+_STORED_IN_C = by_value("mode", {mode: NUMBER_TYPES[stored].in_c for mode, stored in MODES.items()})
+_WORDS = by_format(lambda one: one.quant_bytes // 4)
+_FLAGS = {
+    "grouped": "experts > 1",
+    "ragged_m": "m % group_rows != 0",
+    "ragged_units": "lanes * units_per_lane != k // 32",
+    "ragged_n": "grouped or n % group_columns != 0",
+}
+"""What templates ask of the sizes."""
+
+_W = "'w_packed' if packs else 'weights'"
+_X = "'x_quants', 'x_scales'"
+
+
+def _product(when: str, *, quantised: bool, grouped: bool, more: tuple[str, ...]) -> LaunchFormula:
+    others = ["'starts'"] if grouped else []
+    return LaunchFormula(
+        kernel="qgemm",
+        global_size="groups_m * local_0, groups_n * local_1",
+        local_size="local_0, local_1",
+        local_when="algorithm != 'naive'",
+        arguments=", ".join([_W, _X if quantised else "'x'", "'y', m, n, k, experts", *others, *more]),
+        when=f"{when} and {'' if grouped else 'not '}grouped and mode {'==' if quantised else '!='} 'int8'",
+    )
+
+
+_W_IMAGE, _X_IMAGE = "'w_image'", "'x_image'"
+_STORAGES = {
+    "w_storage == 'buffer' and x_storage == 'buffer'": (),
+    "x_storage == 'local'": ("staged",),
+    "w_storage == 'image' and x_storage == 'buffer'": (_W_IMAGE,),
+    "w_storage == 'buffer' and x_storage == 'image'": (_X_IMAGE,),
+    "w_storage == 'image' and x_storage == 'image'": (_W_IMAGE, _X_IMAGE),
+}
+
+PLAN = PlanFormula(
+    absent={
+        **dict.fromkeys(("micro_tile_m", "micro_tile_n", "work_group_m", "work_group_n", "work_group_k"), 1),
+        **dict.fromkeys(("lanes", "chunk", "passes", "units_per_lane"), 1),
+        "layout": "columns",
+        "packed_words": 4,
+        **dict.fromkeys(("w_storage", "x_storage"), "buffer"),
+        **dict.fromkeys(("relaxed_math", "integer_dot"), "off"),
+        "standard": "none",
+    },
+    names={
+        "units": f"k // {UNIT}",
+        "words": _WORDS,
+        "rows": "experts * m",
+        "weight_bytes": f"experts * ({WEIGHT_BYTES})",
+        "packed_bytes": f"experts * ({PACKED_BYTES})",
+        "packs": "algorithm != 'naive' and layout != 'file'",
+        "group_rows": "micro_tile_m * work_group_m * passes",
+        "group_columns": "micro_tile_n * work_group_n",
+        "groups_m": "ceil_div(m, group_rows)",
+        "groups_n": "ceil_div(n, group_columns) + experts - 1",
+        "local_0": "lanes if algorithm in ('shared_rows', 'held_columns') else work_group_m",
+        "local_1": "work_group_m if algorithm == 'shared_rows' else work_group_k * work_group_n",
+        **_FLAGS,
+    },
+    buffers=(
+        BufferFormula(name="weights", role=Role.INPUT, dtype="'uint8'", elements="weight_bytes"),
+        BufferFormula(name="x", role=Role.INPUT, dtype=_STORED, elements="n * k"),
+        BufferFormula(name="starts", role=Role.INPUT, dtype="'int32'", elements="experts + 1", when="grouped"),
+        BufferFormula(name="y", role=Role.OUTPUT, dtype=_STORED, elements="n * m"),
+        BufferFormula(name="w_packed", role=Role.SCRATCH, dtype="'uint8'", elements="packed_bytes", when="packs"),
+        BufferFormula(
+            name="w_image", role=Role.VIEW, dtype="'uint32'", image="rows * units * words, 1", channels=4, is_line=True,
+            view_of="w_packed", when="w_storage == 'image' and packed_words == 4",
+        ),
+        BufferFormula(
+            name="w_image", role=Role.VIEW, dtype="'uint32'", image="rows * units * words, 1", channels=1, is_line=True,
+            view_of="w_packed", when="w_storage == 'image' and packed_words == 1",
+        ),
+        BufferFormula(
+            name="x_image", role=Role.VIEW, dtype=_STORED, image="n * k, 1", is_line=True, view_of="x",
+            when="x_storage == 'image'",
+        ),
+        BufferFormula(
+            name="x_quants", role=Role.SCRATCH, dtype="'uint32'", elements="n * units * 8", when="mode == 'int8'"
+        ),
+        BufferFormula(
+            name="x_scales", role=Role.SCRATCH, dtype="'float32'", elements="n * units * 2", when="mode == 'int8'"
+        ),
+    ),
+    launches=(
+        LaunchFormula(
+            kernel="pack",
+            global_size="units, rows",
+            arguments="'weights', 'w_packed', rows, k",
+            when="packs",
+            prepares="weights",
+        ),
+        LaunchFormula(
+            kernel="quantise", global_size="units, n", arguments=f"'x', {_X}, units", when="mode == 'int8'"
+        ),
+        *(
+            _product(when, quantised=quantised, grouped=grouped, more=more)
+            for when, more in _STORAGES.items()
+            for quantised in (False, True)
+            for grouped in (False, True)
+        ),
+    ),
+    arguments={"staged": ArgumentFormula(value="4 * micro_tile_n * units * 36")},
+    build_options={
+        "-cl-fast-relaxed-math": "relaxed_math == 'on'",
+        "-cl-std=CL2.0": "standard == 'CL2.0'",
+        "-cl-std=CL3.0": "standard == 'CL3.0' or integer_dot == 'khr'",
+    },
+    template_values={
+        "weights": "weights",
+        "mode": "mode",
+        "stored_type": _STORED_IN_C,
+        "sum_type": "'float'",
+        **{name: name for name in _FLAGS},
+    },
+    variant=dict.fromkeys(_FLAGS, 2),
+)  # fmt: skip

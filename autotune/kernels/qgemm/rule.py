@@ -1,0 +1,211 @@
+"""The rule for untuned products with quantised weights, after the profile's starts: by size, mode and limits.
+
+The rule is a list in order of preference. `ESTIMATE` says for which problems each entry is meant; Python and exported
+C evaluate the same expression.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from autotune.kernels.qgemm.problem import MAX_ELEMENTS, QGemmProblem
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import DeviceLimits
+from autotune.space.expression import Expression
+
+ESTIMATE = Expression(
+    "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and is_whole != (mode != 'int8')) - 1"
+)
+"""Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
+and the numbers of a candidate. `is_whole` is 1 for products of integers, 0 for those of floats, 2 for either."""
+
+_ANY = {"least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2}
+_FEW = 8
+"""Columns up to which a product reads weights at the speed of memory."""
+_LARGE_GPU = 16
+"""Compute units from which a GPU keeps macro-tiles in local memory: smaller ones are those of phones and boards."""
+_WIDE_LANES = 16
+"""float32 in a vector register from which a processor has 32 such registers."""
+
+Numbers = dict[str, int]
+_Listed = Iterator[tuple[Configuration, Numbers]]
+
+
+def by_rule(problem: QGemmProblem, limits: DeviceLimits) -> Iterator[Configuration]:
+    """Yield configurations, best first."""
+    values = problem.to_dict()
+    known = _named_by_rule(_Device.of(limits)).items()
+    return (configuration for configuration, numbers in known if ESTIMATE({**values, **numbers}) >= 0)
+
+
+def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Numbers]:
+    """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
+    found = {start: {**_ANY, "order": order} for order, start in enumerate(dict.fromkeys(starts))}
+    for configuration, numbers in _named_by_rule(_Device.of(limits)).items():
+        found.setdefault(configuration, {**numbers, "order": len(starts) + numbers["order"]})
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Device:
+    """What the rule asks of a device."""
+
+    is_cpu: bool
+    compute_units: int
+    is_large: bool
+    """Whether it has macro-tiles in local memory: a GPU with many compute units, or NVIDIA's."""
+    join: str
+    """How lanes join their sums."""
+    lanes: int
+    """float32 in a vector register of a processor."""
+    is_adreno: bool
+    has_lines: bool
+    """Whether images over buffers exist."""
+    integer_dot: str
+
+    @classmethod
+    def of(cls, limits: DeviceLimits) -> "_Device":
+        facts = limits.constraint_values()
+        dots = {"ptx": "has_ptx", "khr": "has_khr_integer_dot", "arm": "has_arm_integer_dot"}
+        return cls(
+            is_cpu=limits.is_cpu,
+            compute_units=limits.compute_units,
+            is_large=bool(facts["has_ptx"]) or limits.compute_units >= _LARGE_GPU,
+            join="shuffle" if facts["has_ptx"] else "tree",
+            lanes=limits.native_vector_float32,
+            is_adreno=bool(facts["has_qcom_compiler"]),
+            has_lines=limits.max_image_line > 0,
+            integer_dot=next((name for name, fact in dots.items() if facts[fact]), "off"),
+        )
+
+
+@cache
+def _named_by_rule(device: _Device) -> Mapping[Configuration, Numbers]:
+    of_kind = _of_processor if device.is_cpu else _of_large_gpu if device.is_large else _of_phone
+    found: dict[Configuration, Numbers] = {}
+    for configuration, numbers in of_kind(device):
+        found.setdefault(configuration, {**_ANY, **numbers})
+    return {configuration: {**numbers, "order": order} for order, (configuration, numbers) in enumerate(found.items())}
+
+
+def _of_processor(device: _Device) -> _Listed:
+    """Yield rows by one work-item, whose vectors run along k, with as many sums as the registers hold."""
+    is_wide = device.lanes >= _WIDE_LANES
+    for columns in (4, 2, 1):
+        for rows in (4, 2, 1) if is_wide or columns < 4 else (2, 1):
+            floats = _shared(device, 0, lanes=1, rows=rows, columns=columns, chunk=4, sums="vector")
+            yield floats, _columns(columns, 0)
+            whole = _shared(device, 1, lanes=1, rows=rows, columns=min(columns, 2), chunk=4)
+            yield whole, _columns(columns, 1)
+
+
+def _of_large_gpu(device: _Device) -> _Listed:
+    """Yield macro-tiles in local memory for many columns; for few, rows shared by lanes that hold the activations."""
+    units = device.compute_units
+    for wide_m, wide_n, tile in ((32, 8, 8), (16, 8, 8), (8, 8, 8), (16, 8, 4), (8, 4, 4)):
+        for whole in (0, 1):
+            # A macro-tile for each compute unit, unless tiles are small already.
+            least = {
+                "least_m": 8 * units if wide_m == 32 else 1,
+                "least_n": _FEW + 1,
+                "is_whole": whole,
+            }
+            yield _tile(device, whole, wide_m, wide_n, tile), least
+    for columns in (2, 1):
+        for rows, passes in ((4, 4), (4, 1), (2, 1), (1, 1)):
+            for lanes, held in ((32, 1), (64, 1), (128, 1), (256, 1), (512, 1), (256, 2), (512, 2)):
+                for whole in (0, 1):
+                    wanted = {**_columns(columns, whole), "most_n": columns}
+                    wanted["least_m"] = 4 * units * rows * passes if rows > 1 else 1
+                    yield (
+                        _held(device, whole, lanes=lanes, held=held, rows=rows, columns=columns, passes=passes),
+                        wanted,
+                    )
+    for columns in (8, 4, 2, 1):
+        for rows in (4, 2, 1):
+            for whole in (0, 1):
+                least = {"least_m": 32 * units * rows if rows > 1 else 1}
+                chunk = 2 if whole and columns <= 4 else 1
+                shared = _shared(
+                    device, whole, lanes=32, groups=4, rows=rows, columns=columns, chunk=chunk, unroll=4 // rows,
+                    decode="magic",
+                )  # fmt: skip
+                yield shared, {**_columns(columns, whole), **least}
+    for lanes in (16, 8, 4):
+        for whole in (0, 1):
+            yield _shared(device, whole, lanes=lanes, groups=8, rows=1, columns=1, chunk=1), {"is_whole": whole}
+
+
+def _of_phone(device: _Device) -> _Listed:
+    """Yield rows of their own for work-items side by side, and k shared out where there are few rows or columns.
+
+    On Mali a work-item that uses more than 32 registers halves the threads, so tiles are small there.
+    """
+    tiles = ((8, 4), (8, 2), (4, 2), (4, 1)) if device.is_adreno else ((4, 2), (4, 1))
+    for columns, rows in tiles:
+        for whole in (0, 1):
+            wanted = {"least_n": _FEW + 1, "is_whole": whole}
+            yield _own(device, whole, slices=1, rows=rows, columns=columns, scaling="weights"), wanted
+    for columns in (8, 4, 2, 1):
+        for slices, rows in ((4, 2), (8, 1), (4, 1), (2, 1), (1, 1)):
+            for whole in (0, 1):
+                least = {"least_m": 4096 if rows > 1 else 1}
+                yield (
+                    _own(device, whole, slices=slices, rows=rows, columns=columns),
+                    {**_columns(columns, whole), **least},
+                )
+
+
+def _columns(columns: int, whole: int) -> Numbers:
+    """Return for how many columns of the product a work-item with so many is meant."""
+    return {"least_n": columns // 2 + 1, "is_whole": whole}
+
+
+def _arithmetic(device: _Device, whole: int, decode: str) -> dict[str, Value]:
+    """Return the parameters that only products of floats, or of integers, have a choice of."""
+    if whole:
+        return {
+            "decode": "convert",
+            "multiply_add": "operator",
+            "integer_dot": device.integer_dot,
+            "relaxed_math": "off",
+        }
+    return {"decode": decode, "multiply_add": "mad", "integer_dot": "off", "relaxed_math": "off"}
+
+
+def _shared(
+    device: _Device, whole: int, *, lanes: int, rows: int, columns: int, chunk: int, groups: int = 1, unroll: int = 1,
+    sums: str = "scalar", decode: str = "convert",
+) -> Configuration:  # fmt: skip
+    return Configuration.of(
+        "shared_rows", layout="rows", lanes=lanes, work_group_m=groups, micro_tile_m=rows, micro_tile_n=columns,
+        chunk=chunk, unroll=unroll, x_storage="buffer", sums=sums, join=device.join if lanes > 1 else "tree",
+        standard="none", wave_size="any", **_arithmetic(device, whole, decode),
+    )  # fmt: skip
+
+
+def _held(
+    device: _Device, whole: int, *, lanes: int, held: int, rows: int, columns: int, passes: int
+) -> Configuration:  # fmt: skip
+    return Configuration.of(
+        "held_columns", layout="rows", lanes=lanes, units_per_lane=held, micro_tile_m=rows, micro_tile_n=columns,
+        passes=passes, join=device.join, standard="none", wave_size="any", **_arithmetic(device, whole, "magic"),
+    )  # fmt: skip
+
+
+def _own(
+    device: _Device, whole: int, *, slices: int, rows: int, columns: int, scaling: str = "sums"
+) -> Configuration:  # fmt: skip
+    storage = "image" if device.is_adreno and device.has_lines else "buffer"
+    return Configuration.of(
+        "own_rows", work_group_m=64 if device.is_adreno else 16, work_group_k=slices, micro_tile_m=rows,
+        micro_tile_n=columns, packed_words=4, w_storage=storage, x_storage="buffer" if whole else storage,
+        scaling="sums" if whole else scaling, wave_size="any", **_arithmetic(device, whole, "convert"),
+    )  # fmt: skip
+
+
+def _tile(device: _Device, whole: int, wide_m: int, wide_n: int, tile: int) -> Configuration:
+    return Configuration.of(
+        "local_tile", work_group_m=wide_m, work_group_n=wide_n, micro_tile_m=tile, micro_tile_n=tile,
+        packed_words=4 if not whole else 2, unroll=32 if whole else 16, **_arithmetic(device, whole, "magic"),
+    )  # fmt: skip

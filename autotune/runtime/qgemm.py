@@ -1,0 +1,289 @@
+"""`QGemm`: products with quantised weights by the tuned kernels of a device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.device.arrays import Kind, allocate_shared, check_context, foreign_arrays, kind_of, resident_memory
+from autotune.device.port import Memory
+from autotune.errors import ProblemError
+from autotune.kernels.qgemm import FAMILY, QGemmProblem
+from autotune.kernels.qgemm.formats import FORMATS
+from autotune.kernels.qgemm.int4 import Int4Weights
+from autotune.runtime.choice import Choice, Weights
+from autotune.runtime.engine import Request
+from autotune.runtime.executor import Operand, Statistics, Transfer, check_result, form
+from autotune.runtime.layout import qgemm_problem
+from autotune.runtime.on_device import Bound, OnDevice
+from autotune.runtime.prepared import Prepared, Ready
+
+_FLOATS = ("F32", "F16", "BF16", "F64")
+"""GGUF types of weights that are not quantised."""
+
+
+class PreparedWeights(Prepared):
+    """Quantised weights, packed on the device into each layout that a product needs; made by `QGemm.prepare`.
+
+    NumPy weights, such as a mapped file, stay where they are: they are copied to the device for packing only, or when
+    a kernel reads them as they are.
+    """
+
+    name = "the weights"
+
+    def __init__(self, owner: object, stats: Statistics, operand: Any, kind: Kind, problem: QGemmProblem) -> None:
+        """`problem` is that of one column."""
+        super().__init__(owner, stats, operand, kind, problem)
+        self.problem = problem
+        self._copy: Memory | None = None
+
+    def __repr__(self) -> str:
+        p = self.problem
+        shape = f"{f'{p.experts} x ' if p.experts > 1 else ''}{p.m} x {p.k}"
+        return f"<PreparedWeights {shape} {p.weights}, packed in {len(self._packed)} layouts>"
+
+    def release(self) -> None:
+        """Free what is on the device; a later product brings it there again."""
+        super().release()
+        self._drop_copy()
+
+    def _pack(self, ready: Ready, transfer: Transfer) -> tuple[Memory, ...]:
+        was_there = self._copy is not None
+        try:
+            return super()._pack(ready, transfer)
+        finally:
+            if not was_there:  # no kernel reads it but the packing
+                self._drop_copy()
+
+    def _plain(self, transfer: Transfer) -> Memory:
+        if self.kind is not Kind.HOST:
+            return super()._plain(transfer)
+        if self._copy is None:
+            self._copy = transfer.executor.buffer(self.operand.nbytes, self.name)
+            transfer.upload(self.operand, self._copy, by_columns=False)
+            self._stats.prepared_bytes += self.operand.nbytes
+        return self._copy
+
+    def _drop_copy(self) -> None:
+        if self._copy is not None:
+            self._copy = None
+            self._stats.prepared_bytes -= self.operand.nbytes
+
+
+@dataclass(kw_only=True)
+class QGemmRequest(Request):
+    """A request with the shape of the result."""
+
+    problem: QGemmProblem
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        starts = ("starts",) if self.problem.experts > 1 else ()
+        self.names = ("x", "weights", *starts, "y")
+
+
+class QGemm(OnDevice):
+    """``Y = X @ W.T`` with quantised weights W, by the tuned kernel for each size.
+
+    X is a NumPy or pyopencl array of shape (..., k), float32 or float16; its leading axes are the n columns of the
+    product, none for a single one. W comes from `prepare`; Y is (..., m), of X's type. Mode "int8" multiplies integers:
+    float32 activations are rounded to 8 bits on the device, 32 with one scale. Memory, copies, the return of calls and
+    threads are as with `Gemm`; `stats` counts what happened.
+    """
+
+    _family = FAMILY
+
+    def __call__(self, x: Any, weights: PreparedWeights, out: Any = None, *, mode: str = "", starts: Any = None) -> Any:
+        """Return the product, in `out` where given, which must not overlap x on the device.
+
+        With experts, the rows of x are sorted by expert: `starts`, experts + 1 integers in a sequence or an int32
+        array, are the rows at which each expert's begin, and the number of rows. Raises ProblemError, KernelError, and
+        WorkerError when a check needs a child process and none can be started.
+        """
+        starts = _read_starts(starts, weights, x)
+        request = self._request(x, weights, out, mode, starts)
+        if out is None:
+            out = self._allocate(request.shape, request.problem.stored, request.kinds[-1])
+        self._run(request, (x, weights, *(() if starts is None else (starts,)), out))
+        return out
+
+    def bind(self, x: Any, weights: PreparedWeights, out: Any, *, mode: str = "", starts: Any = None) -> Bound:
+        """Return a callable that repeats one product at less cost per call; the arguments are those of a call.
+
+        It reads what x, and a pyopencl array of starts, contain when it is called.
+        """
+        starts = _read_starts(starts, weights, x)
+        request = self._request(x, weights, out, mode, starts)
+        operands = (x, weights, *(() if starts is None else (starts,)), out)
+        run, memory = partial(self._run, request, operands), lambda _: self._resident(request, operands)
+        return Bound(self._engine, request, run, memory, (), out)
+
+    def prepare(
+        self,
+        weights: Any,
+        format: str = "",  # noqa: A002 - the word that everybody uses
+        shape: Sequence[int] | None = None,
+    ) -> PreparedWeights:
+        """Return weights of shape (m, k), or (experts, m, k), for use in products.
+
+        `weights` are a tensor of a `gguf.GGUFReader`, what `from_gptq` or `from_awq` return, or the bytes of a format
+        with that format's name and their shape: a uint8 array, NumPy's or pyopencl's, with blocks as in GGUF files. For
+        the int4 formats it holds quants, scales and zero points one after the other; see `autotune help quantised`.
+
+        Each layout is packed once, on the device, when a product first needs it; `release` frees all of them. The
+        weights must not change while this is in use. Raises ProblemError.
+        """
+        values, found, sizes = _read_weights(weights, format, shape)
+        experts, m, k = sizes if len(sizes) == 3 else (1, *sizes)
+        problem = QGemmProblem(m=m, n=1, k=k, weights=found, experts=experts)
+        kind = kind_of(values)
+        if (
+            kind not in (Kind.HOST, Kind.SHARED, Kind.ARRAY)
+            or values.dtype.itemsize != 1
+            or values.dtype.kind not in "iu"
+        ):
+            what = f"{values.dtype} in " if hasattr(values, "dtype") else ""
+            raise ProblemError(f"the weights are {what}a {type(values).__name__}", hint="pass their bytes as uint8")
+        if values.nbytes != problem.weight_bytes:
+            label = problem.label.replace("x1x", "x", 1)
+            raise ProblemError(f"weights of {label} take {problem.weight_bytes} bytes, not {values.nbytes}")
+        if kind is Kind.HOST:
+            values = np.ascontiguousarray(values).reshape(-1)
+        elif not values.flags.c_contiguous:
+            raise ProblemError("the weights are not contiguous", hint="pass contiguous memory")
+        else:
+            port = self._engine.executor.port
+            check_context(port, values, kind, "the weights")
+            if kind is Kind.ARRAY and foreign_arrays(port, [values], [0]):
+                values.queue.finish()
+        return PreparedWeights(self, self.stats, values, kind, problem)
+
+    def allocate(self, shape: Any, dtype: Any) -> Any:
+        """Return zeros visible to host and device, as a NumPy array."""
+        return allocate_shared(self._engine.executor.port, shape, dtype)
+
+    def choice(
+        self, x: Any, weights: PreparedWeights, out: Any = None, *, mode: str = "", starts: Any = None
+    ) -> Choice | None:
+        """Return the configuration that ran such operands, and the reason; None before the first call."""
+        ready = self._request(x, weights, out, mode, _read_starts(starts, weights, x)).ready
+        return ready.choice if ready else None
+
+    def _request(self, x: Any, weights: PreparedWeights, out: Any, mode: str, starts: Any) -> QGemmRequest:
+        forms = (form(x, "x"), None if out is None else form(out, "out"), None if starts is None else kind_of(starts))
+        key = (forms, weights.form, mode)
+        known = self._engine.requests.get(key)
+        if known is None:
+            known = self._engine.remember(key, self._read(x, weights, out, mode, starts))
+        assert isinstance(known, QGemmRequest)
+        return known
+
+    def _read(self, x: Any, weights: PreparedWeights, out: Any, mode: str, starts: Any) -> QGemmRequest:
+        if weights.owner is not self:
+            raise ProblemError("the weights were prepared by another QGemm")
+        if Kind.BUFFER in (kind_of(x), kind_of(out)):
+            raise ProblemError(
+                "a buffer has no shape", hint="pass pyopencl.array.Array(queue, shape, dtype, data=buffer)"
+            )
+        problem = qgemm_problem(x, out, weights.problem, mode)
+        kind_x = kind_of(x)
+        kind_y = kind_x if out is None else kind_of(out)
+        assert kind_x and kind_y
+        kinds = (kind_x, weights.kind, *(() if starts is None else (kind_of(starts),)), kind_y)
+        return QGemmRequest(
+            problem=problem,
+            weights=Weights.PACKED_ONCE,
+            constant="weights",
+            kinds=kinds,
+            shape=(*x.shape[:-1], problem.m),
+        )
+
+    def _run(self, request: QGemmRequest, operands: tuple[Any, ...]) -> None:
+        x, weights, *starts, out = operands
+        check_result(out, request.kinds[-1], (("x", x), ("the weights", weights.operand)))
+        moved = (
+            Operand("x", x, request.kinds[0]),
+            Operand("weights", weights, weights.kind),
+            *(Operand("starts", values, request.kinds[2]) for values in starts),
+            Operand("out", out, request.kinds[-1], is_read=False, is_written=True),
+        )
+        engine = self._engine
+        with engine.executor.lock:
+            engine.stats.calls += 1
+            engine.call(request, request.names, moved)
+
+    def _resident(self, request: QGemmRequest, operands: tuple[Any, ...]) -> list[Memory] | None:
+        """Return the memory of a product that has run; None where it changes from call to call, or others use it."""
+        engine, ready, weights = self._engine, request.ready, operands[1]
+        executor, port = engine.executor, engine.executor.port
+        arrays = [operand for operand in operands if operand is not weights]
+        is_copied = weights.kind is Kind.SHARED and ready is not None and ready.packing is None
+        if ready is None or is_copied or any(kind_of(operand) is not Kind.ARRAY for operand in arrays):
+            return None
+        if foreign_arrays(port, arrays, range(len(arrays))):
+            return None
+        with executor.lock:
+            there, *views = weights.memory(ready, Transfer(executor, engine.stats))
+        x, *others = (resident_memory(port, array, Kind.ARRAY, "an operand") for array in arrays)
+        return [x, there, *others, *views]
+
+
+def _read_starts(starts: Any, weights: Any, x: Any) -> Any:
+    """Return starts as an int32 array, or None for weights without experts. Raises ProblemError."""
+    if not isinstance(weights, PreparedWeights):
+        raise ProblemError(f"the weights are a {type(weights).__name__}", hint="pass what prepare returns")
+    experts = weights.problem.experts
+    if starts is None and experts == 1:
+        return None
+    if starts is None or experts == 1:
+        raise ProblemError(
+            f"the weights have {experts} experts, so starts must {'' if experts > 1 else 'not '}be passed",
+            hint="experts are the first axis of the weights' shape",
+        )
+    if kind_of(starts) is Kind.ARRAY:
+        if starts.dtype != np.int32 or starts.shape != (experts + 1,):
+            raise ProblemError(f"starts are {starts.dtype} of shape {starts.shape}, not int32 of ({experts + 1},)")
+        return starts
+    values: NDArray[np.int64] = np.asarray(starts)
+    rows = int(np.prod(np.shape(x)[:-1], dtype=np.int64))
+    if values.shape != (experts + 1,) or values.dtype.kind not in "iu":
+        raise ProblemError(f"starts must be {experts + 1} integers, not {values.dtype} of shape {values.shape}")
+    if values[0] != 0 or values[-1] != rows or (np.diff(values.astype(np.int64)) < 0).any():
+        raise ProblemError(f"starts must ascend from 0 to the rows of x, which are {rows}")
+    return values.astype(np.int32)
+
+
+def _read_weights(weights: Any, name: str, shape: Sequence[int] | None) -> tuple[Any, str, tuple[int, ...]]:
+    """Return the bytes of weights, their format and their shape. Raises ProblemError."""
+    is_tensor = all(hasattr(weights, part) for part in ("tensor_type", "data", "shape"))
+    if (is_tensor or isinstance(weights, Int4Weights)) and (name or shape is not None):
+        raise ProblemError("such weights know their format and shape", hint="pass neither")
+    if isinstance(weights, Int4Weights):
+        return weights.data, weights.format, weights.shape
+    if is_tensor:
+        return (
+            weights.data.reshape(-1),
+            _format_of_tensor(weights),
+            tuple(int(size) for size in reversed(weights.shape)),
+        )
+    if not name or shape is None:
+        raise ProblemError("the bytes of weights do not tell their format and shape", hint="pass format and shape")
+    sizes = tuple(int(size) for size in shape)
+    if len(sizes) not in (2, 3):
+        raise ProblemError(f"weights have shape (m, k) or (experts, m, k), not {sizes}")
+    return weights, name.lower(), sizes
+
+
+def _format_of_tensor(tensor: Any) -> str:
+    kind = getattr(tensor.tensor_type, "name", str(tensor.tensor_type))
+    if len(tensor.shape) not in (2, 3):
+        raise ProblemError(f"the tensor {tensor.name} has {len(tensor.shape)} axes, weights have two or three")
+    if kind.lower() not in FORMATS:
+        hint = "use Gemm for it" if kind in _FLOATS else "requantise it, or dequantise it for Gemm"
+        there = ", ".join(one.upper() for one in FORMATS if not FORMATS[one].in_arrays)
+        raise ProblemError(f"the tensor {tensor.name} has type {kind}; there are kernels for {there}", hint=hint)
+    return kind.lower()

@@ -1,0 +1,441 @@
+"""Products with quantised weights: problems, formats, search space and plans; every kernel right; the judge itself."""
+
+import dataclasses
+import json
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from autotune.device.opencl import Session
+from autotune.errors import ProblemError
+from autotune.kernels import find_family
+from autotune.kernels.qgemm import FAMILY, QGemmProblem
+from autotune.kernels.qgemm.blocks import dequantise, random_weights, rows_of
+from autotune.kernels.qgemm.formats import FORMATS
+from autotune.kernels.qgemm.plan import PLAN
+from autotune.kernels.qgemm.problem import MAX_ELEMENTS, MODES
+from autotune.kernels.qgemm.reference import QGemmCase
+from autotune.kernels.render import template_hash
+from autotune.measure.measurer import Measurer
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.plan import Role
+from autotune.model.trial import Trial, TrialState
+from autotune.space.search_space import SearchSpace
+from factories import LARGE_GPU, PHONE, PROCESSOR, quick_job, spoil_sources
+
+gguf = pytest.importorskip("gguf")
+
+SMALLEST = DeviceLimits(max_work_group_size=1, max_work_item_sizes=(1, 1, 1), local_memory_bytes=0)
+ADRENO = dataclasses.replace(PHONE, max_image_line=2**27, extensions=("cl_qcom_reqd_sub_group_size",))
+DEVICES = {"smallest": SMALLEST, "phone": ADRENO, "processor": PROCESSOR, "large": LARGE_GPU}
+IN_GGUF = {
+    "q4_0": gguf.GGMLQuantizationType.Q4_0,
+    "q8_0": gguf.GGMLQuantizationType.Q8_0,
+    "q4_k": gguf.GGMLQuantizationType.Q4_K,
+    "q6_k": gguf.GGMLQuantizationType.Q6_K,
+    "mxfp4": gguf.GGMLQuantizationType.MXFP4,
+}
+INT4 = tuple(name for name in FORMATS if name.startswith("int4"))
+
+
+@pytest.fixture(scope="module")
+def measurer(pocl: Device) -> Measurer:
+    return Measurer(Session(pocl.selector))
+
+
+def measure(measurer: Measurer, problem: QGemmProblem, configuration: Configuration, seed: int = 1) -> Trial:
+    return measurer.measure(quick_job("", problem, configuration, seed=seed, probe=False))
+
+
+def weights_of(problem: QGemmProblem, seed: int = 3) -> NDArray[np.uint8]:
+    return random_weights(problem.format, problem.experts * problem.m, problem.k, np.random.default_rng(seed))
+
+
+class TestProblem:
+    @pytest.mark.parametrize(
+        ("text", "label"),
+        [
+            ("2048,1,2048 q4_0", "2048x1x2048 q4_0"),
+            ("2048x1x2048 q4_0 float32", "2048x1x2048 q4_0"),
+            (" 70 , 3 , 256, Q4_K, int8 ", "70x3x256 q4_k int8"),
+            ("1,2,128 float16 int4z-g128", "1x2x128 int4z-g128 float16"),
+            ("2880x4x2880 mxfp4 experts=32", "2880x4x2880 mxfp4 experts=32"),
+            ("8,4,32 experts=2 int8 q8_0", "8x4x32 q8_0 int8 experts=2"),
+            ("8,4,32 q8_0 experts=1", "8x4x32 q8_0"),
+        ],
+    )
+    def test_is_read_from_text(self, text: str, label: str) -> None:
+        problem = QGemmProblem.parse(text)
+        assert problem.label == label
+        assert QGemmProblem.parse(problem.label) == problem
+        assert QGemmProblem.from_dict(json.loads(problem.key)) == problem
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "", ",", "8,4", "8,4,32", "8,4,32 q4_1", "8,4,32 q4_0 float64", "0,4,32 q4_0", "8,0,32 q4_0", "8,4,0 q4_0",
+            "8,4,31 q4_0", "8,4,128 q4_k", "8,4,64 int4-g128", "-8,4,32 q4_0", "8.5,4,32 q4_0", "8,4,32 q4_0 experts=0",
+            "8,4,32 q4_0 experts=5000", "8,4,32 q4_0 experts", "8,4,32 q4_0 experts=x", "8,4,32 q4_0 expert=2",
+            "8,4,32,9 q4_0", "\u0661,4,32 q4_0", f"{2**20},1,{2**12} q4_0", f"32,{2**26},64 q4_0",
+            f"4096,1,4096 q4_0 experts={2**7}", "9" * 30 + ",1,32 q4_0", "x" * 10**6, "1," * 10**6,
+        ],
+    )  # fmt: skip
+    def test_refuses_what_is_none(self, text: str) -> None:
+        with pytest.raises(ProblemError) as caught:
+            QGemmProblem.parse(text)
+        assert len(str(caught.value)) < 300
+
+    def test_tells_how_to_write_it(self) -> None:
+        with pytest.raises(ProblemError) as caught:
+            QGemmProblem.parse("8,4,32 q4k")
+        assert "q4_k" in str(caught.value.hint)
+        with pytest.raises(ProblemError) as caught:
+            QGemmProblem.parse("8,4,32")
+        assert "int4-g32" in str(caught.value.hint) or "q4_0" in str(caught.value.hint)
+
+    def test_refuses_wrong_fields(self) -> None:
+        right = {"m": 8, "n": 4, "k": 32, "weights": "q4_0"}
+        for wrong in ({"weights": "x" * 999}, {"mode": "int4"}, {"m": "8"}, {"pitch": 4}, {"experts": -1}):
+            with pytest.raises(ProblemError):
+                QGemmProblem.from_dict({**right, **wrong})
+        for name in right:
+            with pytest.raises(ProblemError):
+                QGemmProblem.from_dict({n: value for n, value in right.items() if n != name})
+
+    def test_tells_its_sizes(self) -> None:
+        problem = QGemmProblem.parse("70,3,512 q4_k float16 experts=2")
+        assert problem.size_vector == (70, 3, 512, 2)
+        assert problem.flops == 2 * 70 * 3 * 512
+        assert problem.weight_bytes == 2 * 70 * 2 * 144
+        assert problem.bytes_moved == problem.weight_bytes + 2 * 3 * (70 + 512)
+        one_row = dataclasses.replace(problem, n=1)
+        assert one_row.bytes_moved == 70 * 2 * 144 + 2 * (70 + 512), "one row of activations has one expert"
+        assert problem.stored == "float16" and dataclasses.replace(problem, mode="int8").stored == "float32"
+        assert problem.is_constant("weights") and not any(map(problem.is_constant, ("x", "y", "starts", "")))
+
+    def test_resized_keeps_whole_blocks(self) -> None:
+        problem = QGemmProblem.parse("70,3,512 q4_k int8 experts=2")
+        assert problem.resized((9, 8, 300, 5)) == QGemmProblem.parse("9,8,512 q4_k int8 experts=5")
+        assert problem.resized(problem.size_vector) == problem
+
+    def test_is_comparable_with_the_same_weights_and_mode_only(self) -> None:
+        problem = QGemmProblem.parse("70,3,512 q4_k")
+        assert problem.is_comparable(QGemmProblem.parse("9,1,256 q4_k experts=3"))
+        assert not problem.is_comparable(QGemmProblem.parse("70,3,512 q6_k"))
+        assert not problem.is_comparable(QGemmProblem.parse("70,3,512 q4_k int8"))
+
+    def test_must_fit_the_device(self) -> None:
+        problem = QGemmProblem.parse("10,2,320 q4_0")
+        weights, x, y = 1800, 2560, 80
+        limits = DeviceLimits(max_allocation_bytes=x, global_memory_bytes=2 * weights + x + y)
+        problem.check_device(limits)
+        for change in ({"max_allocation_bytes": x - 1}, {"global_memory_bytes": 2 * weights + x + y - 1}):
+            with pytest.raises(ProblemError, match=r"device (allocates at most|has)"):
+                problem.check_device(dataclasses.replace(limits, **change))
+        half = dataclasses.replace(problem, mode="float16")
+        half.check_device(dataclasses.replace(limits, max_vector_float16=1))
+        with pytest.raises(ProblemError, match="half precision"):
+            half.check_device(dataclasses.replace(limits, max_vector_float16=0))
+
+    def test_examples_have_every_format_mode_and_kind_of_size(self) -> None:
+        examples = [problem for problem in FAMILY.examples() if isinstance(problem, QGemmProblem)]
+        assert {p.weights for p in examples} == set(FORMATS)
+        assert {p.mode for p in examples} == set(MODES)
+        for grouped in (False, True):
+            assert {p.mode for p in examples if (p.experts > 1) is grouped} == set(MODES)
+        assert {min(p.n, 2) for p in examples} == {1, 2} and any(p.m % 2 for p in examples)
+        assert all(QGemmProblem.parse(p.label) == p for p in examples)
+
+
+class TestFormats:
+    @pytest.mark.parametrize("name", IN_GGUF)
+    def test_blocks_of_gguf_mean_what_gguf_says(self, name: str) -> None:
+        one = FORMATS[name]
+        block, size = gguf.GGML_QUANT_SIZES[IN_GGUF[name]]
+        assert (one.block, one.block_bytes) == (block, size)
+        rows, k = 37, 2 * block
+        weights = random_weights(one, rows, k, np.random.default_rng(5))
+        values, offsets = dequantise(weights, one, rows, k)
+        expected = gguf.quants.dequantize(weights.reshape(rows, -1), IN_GGUF[name])
+        np.testing.assert_allclose(values - offsets, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+
+    @pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_k", "q6_k", "mxfp4"])
+    def test_every_byte_of_a_block_matters_as_in_gguf(self, name: str) -> None:
+        """Changed one by one, from a block in which they all differ."""
+        one = FORMATS[name]
+        [weights] = random_weights(one, 1, one.block, np.random.default_rng(8)).reshape(1, -1)
+        for place in range(one.block_bytes):
+            changed = weights.copy()
+            changed[place] ^= 0x11 if name != "mxfp4" or place else 0x01
+            values, offsets = dequantise(changed, one, 1, one.block)
+            expected = gguf.quants.dequantize(changed.reshape(1, -1), IN_GGUF[name])
+            np.testing.assert_allclose(values - offsets, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+            assert not np.array_equal(expected, gguf.quants.dequantize(weights.reshape(1, -1), IN_GGUF[name]))
+
+    @pytest.mark.parametrize("name", INT4)
+    def test_int4_is_a_scale_times_quant_less_zero_point(self, name: str) -> None:
+        one, rows, k = FORMATS[name], 5, 256
+        weights = random_weights(one, rows, k, np.random.default_rng(5))
+        groups = k // one.group
+        assert weights.size == rows * groups * one.block_bytes
+        scales = np.frombuffer(weights.tobytes(), np.float16, rows * groups, offset=rows * k // 2)
+        zeros = weights[rows * (k // 2 + 2 * groups) :] if one.has_zero_points else np.full(rows * groups, 8)
+        values, offsets = dequantise(weights, one, rows, k)
+        for row in range(rows):
+            for column in range(k):
+                unit, place = divmod(column, 32)
+                byte = int(weights[row * (k // 2) + 16 * unit + place % 16])
+                quant = byte >> 4 if place >= 16 else byte & 15
+                of = row * groups + column // one.group
+                expected = float(scales[of]) * (quant - float(zeros[of]))
+                assert math.isclose(values[row, column] - offsets[row, column], expected, rel_tol=1e-5, abs_tol=1e-5)
+
+    @pytest.mark.parametrize("name", FORMATS)
+    def test_some_rows_mean_what_they_mean_among_all(self, name: str) -> None:
+        one, rows, k = FORMATS[name], 9, 2 * FORMATS[name].block
+        weights = random_weights(one, rows, k, np.random.default_rng(2))
+        values, offsets = dequantise(weights, one, rows, k)
+        for first, count in ((0, 9), (3, 4), (8, 1)):
+            some, off = dequantise(rows_of(weights, one, rows, k, first, count), one, count, k)
+            np.testing.assert_array_equal(some, values[first : first + count])
+            np.testing.assert_array_equal(off, offsets[first : first + count])
+
+    @pytest.mark.parametrize("name", FORMATS)
+    def test_random_weights_have_every_quant_and_about_unit_size(self, name: str) -> None:
+        one, rows, k = FORMATS[name], 64, 1024
+        values, offsets = dequantise(random_weights(one, rows, k, np.random.default_rng(2)), one, rows, k)
+        weights = values - offsets
+        assert np.isfinite(weights).all() and 0.1 < np.abs(weights).mean() < 10
+        assert len(np.unique(np.abs(weights))) > 1000 or name == "mxfp4"
+        assert (weights > 0).mean() > 0.3 and (weights < 0).mean() > 0.3
+
+
+class TestConfigurations:
+    def test_the_family_is_found_by_its_file(self) -> None:
+        assert find_family("qgemm") is FAMILY
+        hashes = {template_hash(FAMILY, algorithm.name) for algorithm in FAMILY.algorithms}
+        assert len(hashes) == len(FAMILY.algorithms)
+
+    @pytest.mark.parametrize("device", DEVICES)
+    def test_baseline_and_default_are_legal_everywhere(self, device: str) -> None:
+        limits = DEVICES[device]
+        large = ("262144,1,2048 q6_k", "14336,512,4096 q4_k int8", "2880,2048,2880 mxfp4 float16", "1,1,32 q4_0")
+        for problem in (*FAMILY.examples(), *map(QGemmProblem.parse, large)):
+            assert FAMILY.violations(problem, FAMILY.baseline, limits) == []
+            assert FAMILY.violations(problem, FAMILY.default(problem, limits, ()), limits) == []
+
+    def test_names_of_constraints_are_distinct_and_say_why(self) -> None:
+        for algorithm in FAMILY.algorithms:
+            names = [constraint.name for constraint in algorithm.constraints]
+            assert len(set(names)) == len(names)
+            assert all(name.isidentifier() and one.because for name, one in zip(names, algorithm.constraints, strict=True))
+
+    @pytest.mark.parametrize("device", DEVICES)
+    @pytest.mark.parametrize("shape", ["70,3,512 q4_k", "131,64,96 q8_0 int8", "36,75,128 int4z-g64 experts=4 float16"])
+    def test_the_space_has_exactly_the_valid_configurations(self, device: str, shape: str) -> None:
+        """Of configurations drawn at random, and of those that the space has."""
+        problem, limits, draw = QGemmProblem.parse(shape), DEVICES[device], random.Random(shape)
+        for algorithm in FAMILY.algorithms:
+            space = SearchSpace(FAMILY, problem, limits, algorithms=[algorithm.name])
+            for row in draw.sample(range(len(space)), min(len(space), 60)):
+                assert FAMILY.violations(problem, space[row], limits) == []
+            for _ in range(300):
+                drawn = {p.name: draw.choice(p.values) for p in algorithm.parameters}
+                configuration = Configuration.of(algorithm.name, **drawn)
+                is_valid = not FAMILY.violations(problem, configuration, limits)
+                assert is_valid == (space.row_of(configuration) is not None), configuration
+
+    @pytest.mark.parametrize("algorithm", [a.name for a in FAMILY.algorithms if a.name != "naive"])
+    def test_every_value_is_valid_somewhere(self, algorithm: str) -> None:
+        """On some device, for some problem: what never is valid would be dead."""
+        shapes = ("4096,16,4096 q4_0", "4096,16,4096 q8_0 int8", "4096,512,4096 q4_k float16", "4096,512,4096 q6_k int8")
+        everything = (
+            "cl_khr_integer_dot_product", "cl_arm_integer_dot_product_int8", "cl_qcom_reqd_sub_group_size",
+            "cl_nv_device_attribute_query",
+        )  # fmt: skip
+        limits = dataclasses.replace(
+            ADRENO, has_sub_groups=True, max_vector_float32=16, extensions=everything, local_memory_bytes=2**18
+        )
+        missing = {(p.name, v) for p in FAMILY.algorithm(algorithm).parameters for v in p.values}
+        for shape in shapes:
+            for variant in (limits, dataclasses.replace(limits, is_cpu=True)):
+                space = SearchSpace(FAMILY, QGemmProblem.parse(shape), variant, algorithms=[algorithm])
+                missing -= {(n, v) for n, _ in missing for v in space.occurring(algorithm, n)}
+        assert missing == set()
+
+
+class TestPlans:
+    @pytest.mark.parametrize("shape", [problem.label for problem in FAMILY.examples()])
+    def test_buffers_have_the_sizes_of_their_contents(self, shape: str) -> None:
+        problem, draw = QGemmProblem.parse(shape), random.Random(shape)
+        case = QGemmCase(problem, 1)
+        for algorithm in FAMILY.algorithms:
+            space = SearchSpace(FAMILY, problem, ADRENO, algorithms=[algorithm.name])
+            for _ in range(min(len(space), 20)):
+                plan = FAMILY.plan(problem, space[draw.randrange(len(space))])
+                buffers = {buffer.name: buffer for buffer in plan.buffers}
+                given = {n: b for n, b in buffers.items() if b.role in (Role.INPUT, Role.OUTPUT)}
+                assert given.keys() == case.inputs.keys()
+                for name, buffer in given.items():
+                    assert (buffer.size_bytes, buffer.dtype) == (case.inputs[name].nbytes, case.inputs[name].dtype.name)
+                names = {argument for launch in plan.launches for argument in launch.arguments if isinstance(argument, str)}
+                assert names <= buffers.keys()
+                for image in (b for b in plan.buffers if b.role is Role.VIEW):
+                    assert image.size_bytes <= buffers[image.view_of].size_bytes
+                assert [one.kernel for one in plan.launches if one.prepares] in ([], ["pack"])
+                assert [one.kernel for one in plan.launches][-1] == "qgemm"
+
+    def test_packed_weights_take_as_many_bytes_as_stored_but_for_the_scales_of_q4_k(self) -> None:
+        for problem in FAMILY.examples():
+            assert isinstance(problem, QGemmProblem)
+            own = Configuration.of(
+                "own_rows",
+                **{p.name: p.values[0] for p in FAMILY.algorithm("own_rows").parameters},
+            )
+            [packed] = [b for b in FAMILY.plan(problem, own).buffers if b.name == "w_packed"]
+            more = problem.experts * problem.m * problem.k // 256 * 4 if problem.weights == "q4_k" else 0
+            assert packed.size_bytes == problem.weight_bytes + more
+
+    def test_launches_cover_every_output(self) -> None:
+        problem = QGemmProblem.parse("131,67,160 q4_0 experts=3")
+        for algorithm in FAMILY.algorithms:
+            space = SearchSpace(FAMILY, problem, ADRENO, algorithms=[algorithm.name])
+            for row in random.Random(4).sample(range(len(space)), min(len(space), 50)):
+                values = PLAN.values(problem, space[row])
+                launch = FAMILY.plan(problem, space[row]).launches[-1]
+                groups = [-(-size // local) for size, local in zip(launch.global_size, launch.local_size or (1, 1), strict=True)]
+                assert groups[0] * values["group_rows"] >= problem.m
+                tiles = -(-problem.n // values["group_columns"])
+                assert groups[1] == tiles + problem.experts - 1, "each expert may begin a tile of its own"
+
+
+class TestJudge:
+    """What the check accepts and what it sees."""
+
+    SHAPES = (
+        "70,3,512 q4_k", "37,2,256 q6_k float16", "131,64,96 q8_0 int8", "36,75,256 q4_0 experts=4", "66,12,64 mxfp4",
+        "40,9,128 int4z-g64 int8",
+    )  # fmt: skip
+
+    def right(self, case: QGemmCase, problem: QGemmProblem) -> NDArray[Any]:
+        """As a float32 kernel computes it, expert by expert."""
+        values, offsets = dequantise(case.inputs["weights"], problem.format, problem.experts * problem.m, problem.k)
+        weights = (values - offsets).reshape(problem.experts, problem.m, problem.k)
+        x = case.inputs["x"].astype(np.float32)
+        if problem.mode == "int8":
+            units = x.reshape(problem.n, -1, 32)
+            scale = np.abs(units).max(axis=-1, keepdims=True) / np.float32(127)
+            x = (np.rint(units / scale) * scale).reshape(x.shape).astype(np.float32)
+        starts = case.inputs.get("starts", np.array([0, problem.n]))
+        found = [x[a:b] @ weights[e].T for e, (a, b) in enumerate(zip(starts[:-1], starts[1:], strict=True))]
+        return np.concatenate(found).astype(problem.stored)
+
+    @pytest.mark.parametrize("shape", SHAPES)
+    @pytest.mark.parametrize("is_sampled", [False, True])
+    def test_accepts_what_is_right_and_sees_what_is_wrong(
+        self, shape: str, is_sampled: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if is_sampled:
+            monkeypatch.setattr(QGemmCase, "FULL_REFERENCE_MACS", 1)
+            monkeypatch.setattr(QGemmCase, "ROWS_AT_ONCE", 1000)
+        problem = QGemmProblem.parse(shape)
+        case = QGemmCase(problem, 7)
+        right = self.right(case, problem)
+        assert case.error_ratio({"y": right}) <= 1
+        assert case.error_ratio({"y": case.inputs["y"]}) == math.inf, "an output never written"
+        assert case.error_ratio({"y": np.zeros_like(right)}) > 1
+        draw = np.random.default_rng(1)
+        for _ in range(20):
+            wrong = right.copy()
+            n, m = draw.integers(problem.n), draw.integers(problem.m)
+            wrong[n, m] += 0.25 * np.abs(right).mean()
+            assert case.error_ratio({"y": wrong}) > 1, (n, m)
+            wrong[n, m] = np.nan
+            assert case.error_ratio({"y": wrong}) == math.inf
+        swapped = right.copy()
+        swapped[:, [0, problem.m - 1]] = right[:, [problem.m - 1, 0]]
+        assert case.error_ratio({"y": swapped}) > 1, "two rows of weights"
+        swapped = right.copy()
+        swapped[[0, problem.n - 1]] = right[[problem.n - 1, 0]]
+        assert case.error_ratio({"y": swapped}) > 1, "two columns"
+
+    def test_sees_the_wrong_expert(self) -> None:
+        problem = QGemmProblem.parse("36,75,256 q4_k experts=4")
+        case = QGemmCase(problem, 7)
+        starts = case.inputs["starts"]
+        moved = starts.copy()
+        boundary = next(e for e in range(1, problem.experts) if 0 < starts[e] < problem.n)
+        moved[boundary] -= 1
+        wrong = QGemmCase(problem, 7)
+        wrong.inputs = {**case.inputs, "starts": moved}
+        assert case.error_ratio({"y": self.right(wrong, problem)}) > 1
+
+    def test_one_unit_of_weights_missing_shows(self) -> None:
+        problem = QGemmProblem.parse("16,2,4096 q4_0")
+        case = QGemmCase(problem, 7)
+        values, offsets = dequantise(case.inputs["weights"], problem.format, problem.m, problem.k)
+        for first in (0, 2048, 4064):
+            weights = values - offsets
+            weights[:, first : first + 32] = 0
+            assert case.error_ratio({"y": case.inputs["x"] @ weights.T}) > 1
+
+    @pytest.mark.parametrize("shape", ["67,9,512 q4_k int8", "131,64,96 q8_0 int8", "16,1,4096 q6_k int8"])
+    def test_activations_that_were_not_quantised_are_seen(self, shape: str) -> None:
+        """The tolerance of quantised activations is tighter than what quantising changes."""
+        problem = QGemmProblem.parse(shape)
+        case = QGemmCase(problem, 7)
+        as_they_are = self.right(case, dataclasses.replace(problem, mode="float32"))
+        assert case.error_ratio({"y": self.right(case, problem)}) <= 1
+        assert case.error_ratio({"y": as_they_are}) > 1
+
+    def test_inputs_are_fresh_for_each_seed_and_equal_for_one(self) -> None:
+        problem = QGemmProblem.parse("40,30,64 q4_0 experts=5")
+        first, again, other = (QGemmCase(problem, seed).inputs for seed in (4, 4, 6))
+        for name in ("weights", "x", "starts"):
+            assert np.array_equal(first[name], again[name])
+            assert not np.array_equal(first[name], other[name])
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_experts_have_ragged_counts(self, seed: int) -> None:
+        starts = QGemmCase(QGemmProblem.parse("36,75,256 q4_k experts=8"), seed).inputs["starts"]
+        counts = np.diff(starts)
+        assert (starts[0], starts[-1]) == (0, 75) and counts.min() >= 0 and len(set(counts.tolist())) > 2
+
+
+def values(algorithm: str, **changes: Any) -> Configuration:
+    """A plain configuration of an algorithm, with changes."""
+    chosen: Mapping[str, Any] = {**PLAIN_VALUES[algorithm], **changes}
+    declared = FAMILY.algorithm(algorithm).by_name
+    return Configuration.of(algorithm, **{n: chosen.get(n, p.values[0]) for n, p in declared.items()})
+
+
+PLAIN_VALUES: Mapping[str, Mapping[str, Any]] = {
+    "shared_rows": {"layout": "file", "lanes": 8, "work_group_m": 2, "micro_tile_m": 2, "chunk": 2, "standard": "none"},
+    "own_rows": {"work_group_m": 8, "work_group_k": 4, "micro_tile_m": 2, "micro_tile_n": 2, "packed_words": 4},
+    "local_tile": {
+        "work_group_m": 8, "work_group_n": 4, "micro_tile_m": 4, "micro_tile_n": 4, "packed_words": 4, "unroll": 8,
+    },
+}  # fmt: skip
+SHARED, OWN, TILE = (values(algorithm) for algorithm in PLAIN_VALUES)
+WHOLE_TILE = values("local_tile", unroll=32)
+
+WRONG: dict[str, tuple[Configuration, str, Callable[[str], str]]] = {}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    configuration, shape, spoil = WRONG[fault]
+    problem = QGemmProblem.parse(shape)
+    measurer._built.clear()
+    assert measure(measurer, problem, configuration).state is TrialState.COMPLETE
+    spoil_sources(monkeypatch, spoil)
+    measurer._built.clear()
+    states = [measure(measurer, problem, configuration, seed).state for seed in range(2)]
+    measurer._built.clear()
+    assert states == [TrialState.WRONG_RESULT] * 2
