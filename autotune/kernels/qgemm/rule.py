@@ -146,10 +146,14 @@ def _of_phone(device: _Device) -> _Listed:
         for whole in (0, 1):
             wanted = {"least_n": _FEW + 1, "is_whole": whole}
             yield _own(device, whole, slices=1, rows=rows, columns=columns, scaling="weights"), wanted
+    # What a work-item reads of the activations, and makes of it, serves all of its rows.
+    many = {4: 8192, 2: 1024, 1: 1} if device.is_adreno else {4: MAX_ELEMENTS, 2: 4096, 1: 1}
     for columns in (8, 4, 2, 1):
-        for slices, rows in ((4, 2), (8, 1), (4, 1), (2, 1), (1, 1)):
+        for slices, rows in ((4, 4), (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)):
+            if rows * columns > 16:
+                continue
             for whole in (0, 1):
-                least = {"least_m": 4096 if rows > 1 else 1}
+                least = {"least_m": many[rows]}
                 yield (
                     _own(device, whole, slices=slices, rows=rows, columns=columns),
                     {**_columns(columns, whole), **least},
@@ -170,7 +174,8 @@ def _arithmetic(device: _Device, whole: int, decode: str) -> dict[str, Value]:
             "integer_dot": device.integer_dot,
             "relaxed_math": "off",
         }
-    return {"decode": decode, "multiply_add": "mad", "integer_dot": "off", "relaxed_math": "off"}
+    spelling = "operator" if device.is_large else "mad"  # Mesa's Adreno compiler fuses mad() alone
+    return {"decode": decode, "multiply_add": spelling, "integer_dot": "off", "relaxed_math": "off"}
 
 
 def _shared(
@@ -200,7 +205,7 @@ def _own(
     return Configuration.of(
         "own_rows", work_group_m=64 if device.is_adreno else 16, work_group_k=slices, micro_tile_m=rows,
         micro_tile_n=columns, packed_words=4, w_storage=storage, x_storage="buffer" if whole else storage,
-        scaling="sums" if whole else scaling, wave_size="any", **_arithmetic(device, whole, "convert"),
+        scaling="sums" if whole else scaling, wave_size="any", **_arithmetic(device, whole, "magic"),
     )  # fmt: skip
 
 
