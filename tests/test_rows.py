@@ -191,6 +191,23 @@ def test_what_needs_other_hardware_is_right_in_emulation(
         assert trial.state is TrialState.COMPLETE, (configuration, trial.message)
 
 
+@pytest.mark.parametrize("shape", ["9,264,rms_norm_add_weight float16", "4,96,rope float16 heads=3"])
+def test_the_stores_for_nvidia_are_right(measurer: Measurer, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
+    """Their source is other code where the compiler is NVIDIA's."""
+    replaced = []
+
+    def chosen(source: str) -> str:
+        replaced.append(source.count("#ifdef cl_nv_pragma_unroll"))
+        return source.replace("#ifdef cl_nv_pragma_unroll", "#if 1")
+
+    spoil_sources(monkeypatch, chosen)
+    problem = RowsProblem.parse(shape)
+    configuration = Configuration.of("serial", work_group_size=0, vector_width=8, unroll=1, loads="aligned")
+    trial = measurer.measure(quick_job("", problem, configuration, seed=3))
+    assert trial.state is TrialState.COMPLETE, trial.message
+    assert replaced and all(count == 1 for count in replaced)
+
+
 TREE = Configuration.of(
     "local_tree",
     work_group_size=32,
