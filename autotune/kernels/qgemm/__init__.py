@@ -41,14 +41,14 @@ __all__ = ["FAMILY", "QGemm", "QGemmProblem"]
 def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem]:
     assert isinstance(example, QGemmProblem)
     values, block = PLAN.values(example, configuration), example.format.block
-    k = round_up(values["lanes"] * values["units_per_lane"] * UNIT, block)
+    k = round_up(values["lanes"] * UNIT, block)
     for m_rest, n_rest, k_rest, experts in product((0, 1), (0, 1), (0, block), (1, 2)):
         m, n = values["group_rows"] + m_rest, values["group_columns"] + n_rest
         yield replace(example, m=m, n=n, k=k + k_rest, experts=experts)
 
 
 _C_EXPORT = CExport(
-    about="Y = X * W^T: `weights` W (m rows of k) of every expert in the bytes of their format, `x` X (n, k) with its rows"
+    about="Y = X * W^T: `weights` W (m rows of k) of every expert in the bytes of their format, `x` X (n, k), its rows"
     " sorted by expert, `starts` (experts + 1) of type int, where the rows of each begin and the last end, NULL for a"
     " single expert, `y` Y (n, m).",
     kind=("weights", "mode"),

@@ -9,8 +9,6 @@ _MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "how a product is
 _INTEGER_DOT = parameter(
     "integer_dot", ("off", "khr", "arm", "ptx"), "instruction for four products of int8: Khronos', Arm's or NVIDIA's"
 )
-_JOIN = parameter("join", ("tree", "shuffle", "sub_group"), "how lanes join their sums")
-_STANDARD = parameter("standard", ("none", "CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested")
 _DECODE = parameter(
     "decode", ("convert", "magic"), "how quants become floats: converted, or as part of the mantissa of a large float"
 )
@@ -41,13 +39,7 @@ _WHOLE = constraint(
     "float_matters", "mode != 'int8' or (multiply_add == 'operator' and decode == 'convert')",
     "integers are neither converted nor added so",
 )  # fmt: skip
-_SHARED = (
-    _WAVES,
-    constraint("layout_is_another", "layout == 'file' or in_arrays == 0", "they are apart in the file"),
-    constraint("device_takes_ptx", "join != 'shuffle' or has_ptx == 1", "only NVIDIA's compiler knows it"),
-    constraint("standard_matters", "(standard == 'none') == (join != 'sub_group')", "it is for sub-groups only"),
-    _WHOLE,
-)
+
 
 _NAIVE = Algorithm(
     name="naive",
@@ -68,8 +60,8 @@ _SHARED_ROWS = Algorithm(
         parameter("unroll", (1, 2, 4), "units of 32 weights that a lane has under way at once"),
         parameter("x_storage", ("buffer", "local"), "memory that activations are read from"),
         parameter("sums", ("scalar", "vector"), "sums of a lane: one number, or a vector added up in the end"),
-        _JOIN,
-        _STANDARD,
+        parameter("join", ("tree", "shuffle", "sub_group"), "how lanes join their sums"),
+        parameter("standard", ("none", "CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested"),
         _DECODE,
         _MULTIPLY_ADD,
         _INTEGER_DOT,
@@ -78,7 +70,11 @@ _SHARED_ROWS = Algorithm(
     ),
     constraints=(
         *_COMMON,
-        *_SHARED,
+        _WAVES,
+        constraint("layout_is_another", "layout == 'file' or in_arrays == 0", "they are apart in the file"),
+        constraint("device_takes_ptx", "join != 'shuffle' or has_ptx == 1", "only NVIDIA's compiler knows it"),
+        constraint("standard_matters", "(standard == 'none') == (join != 'sub_group')", "it is for sub-groups only"),
+        _WHOLE,
         constraint("lanes_share_a_unit", "lanes * chunk >= 4", "lanes leave parts of a unit out"),
         constraint("units_to_do", "lanes * chunk * unroll < 8 * (k // 32)", "a pass of the lanes is longer than a row"),
         constraint(
@@ -127,54 +123,6 @@ _SHARED_ROWS = Algorithm(
     features=tuple(
         map(Expression, ("lanes * work_group_m", "micro_tile_m * micro_tile_n", "micro_tile_m * chunk * unroll"))
     ),
-)  # fmt: skip
-
-_HELD_COLUMNS = Algorithm(
-    name="held_columns",
-    meaning="the lanes of a work-group hold the activations in registers and take row after row",
-    parameters=(
-        parameter("layout", ("file", "rows"), "the weights as in the file, or quants and scales apart"),
-        parameter("lanes", (32, 64, 128, 256, 512), "work-items that share rows, which is all of a work-group"),
-        parameter("units_per_lane", (1, 2, 4), "units of 32 activations that a lane holds"),
-        _ROWS,
-        parameter("micro_tile_n", (1, 2), "columns of activations a work-item computes"),
-        parameter("passes", (1, 2, 4, 8, 16), "times that a work-group takes micro_tile_m rows"),
-        _JOIN,
-        _STANDARD,
-        _DECODE,
-        _MULTIPLY_ADD,
-        _INTEGER_DOT,
-        _WAVE_SIZE,
-        _RELAXED_MATH,
-    ),
-    constraints=(
-        *_COMMON,
-        *_SHARED,
-        constraint(
-            "lanes_hold_all",
-            "lanes * units_per_lane >= k // 32 and lanes * units_per_lane < 2 * (k // 32) + 32",
-            "the lanes cannot hold a column, or most of them hold nothing",
-        ),
-        constraint(
-            "work_group_fits_device", "lanes <= max_work_group_size and lanes <= max_work_group_0",
-            "the work-group exceeds what the device allows",
-        ),
-        constraint("passes_to_do", "passes * micro_tile_m < 2 * m", "most of a work-group would have no row"),
-        constraint(
-            "sums_fit_local_memory", "8 * lanes * micro_tile_m * micro_tile_n <= local_memory_bytes",
-            "the sums exceed local memory",
-        ),
-        constraint(
-            "activations_fit_registers",
-            "(micro_tile_n * units_per_lane <= 4 if mode == 'int8' else micro_tile_n * units_per_lane <= 2)"
-            " and micro_tile_m * units_per_lane <= 8",
-            "the activations and weights do not fit the registers",
-        ),
-        constraint("registers_for_all", "is_cpu == 0 or lanes <= 64", "a processor keeps them in memory"),
-        constraint("wide_chunks_work", "max_vector_float32 >= 16", "the driver gets vectors of this width wrong"),
-        constraint("sub_groups_exist", "join != 'sub_group' or has_sub_groups == 1", "the device has no sub-groups"),
-    ),
-    features=tuple(map(Expression, ("lanes * units_per_lane", "micro_tile_m * micro_tile_n", "micro_tile_m * passes"))),
 )  # fmt: skip
 
 _OWN_ROWS = Algorithm(
@@ -278,4 +226,4 @@ _LOCAL_TILE = Algorithm(
     features=tuple(map(Expression, ("work_group_m * work_group_n", "micro_tile_m * micro_tile_n"))),
 )  # fmt: skip
 
-ALGORITHMS = (_NAIVE, _SHARED_ROWS, _HELD_COLUMNS, _OWN_ROWS, _LOCAL_TILE)
+ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _LOCAL_TILE)

@@ -13,7 +13,6 @@ _WORDS = by_format(lambda one: one.quant_bytes // 4)
 _FLAGS = {
     "grouped": "experts > 1",
     "ragged_m": "m % group_rows != 0",
-    "ragged_units": "lanes * units_per_lane != k // 32",
     "ragged_n": "grouped or n % group_columns != 0",
 }
 """What templates ask of the sizes."""
@@ -46,7 +45,7 @@ _STORAGES = {
 PLAN = PlanFormula(
     absent={
         **dict.fromkeys(("micro_tile_m", "micro_tile_n", "work_group_m", "work_group_n", "work_group_k"), 1),
-        **dict.fromkeys(("lanes", "chunk", "passes", "units_per_lane"), 1),
+        **dict.fromkeys(("lanes", "chunk"), 1),
         "layout": "columns",
         "packed_words": 4,
         **dict.fromkeys(("w_storage", "x_storage"), "buffer"),
@@ -60,11 +59,11 @@ PLAN = PlanFormula(
         "weight_bytes": f"experts * ({WEIGHT_BYTES})",
         "packed_bytes": f"experts * ({PACKED_BYTES})",
         "packs": "algorithm != 'naive' and layout != 'file'",
-        "group_rows": "micro_tile_m * work_group_m * passes",
+        "group_rows": "micro_tile_m * work_group_m",
         "group_columns": "micro_tile_n * work_group_n",
         "groups_m": "ceil_div(m, group_rows)",
         "groups_n": "ceil_div(n, group_columns) + experts - 1",
-        "local_0": "lanes if algorithm in ('shared_rows', 'held_columns') else work_group_m",
+        "local_0": "lanes if algorithm == 'shared_rows' else work_group_m",
         "local_1": "work_group_m if algorithm == 'shared_rows' else work_group_k * work_group_n",
         **_FLAGS,
     },

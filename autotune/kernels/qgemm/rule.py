@@ -14,12 +14,14 @@ from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
 
 ESTIMATE = Expression(
-    "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and is_whole != (mode != 'int8')) - 1"
+    "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and is_whole != (mode != 'int8')"
+    " and is_byte != (weights != 'q8_0')) - 1"
 )
 """Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
-and the numbers of a candidate. `is_whole` is 1 for products of integers, 0 for those of floats, 2 for either."""
+and the numbers of a candidate. `is_whole` is 1 for products of integers, 0 for those of floats, 2 for either; `is_byte`
+likewise for weights of 8 bits."""
 
-_ANY = {"least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2}
+_ANY = {"least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2}
 _FEW = 8
 """Columns up to which a product reads weights at the speed of memory."""
 _LARGE_GPU = 16
@@ -100,7 +102,7 @@ def _of_processor(device: _Device) -> _Listed:
 
 
 def _of_large_gpu(device: _Device) -> _Listed:
-    """Yield macro-tiles in local memory for many columns; for few, rows shared by lanes that hold the activations."""
+    """Yield macro-tiles in local memory for many columns; for few, rows that lanes share."""
     units = device.compute_units
     for wide_m, wide_n, tile in ((32, 8, 8), (16, 8, 8), (8, 8, 8), (16, 8, 4), (8, 4, 4)):
         for whole in (0, 1):
@@ -111,26 +113,26 @@ def _of_large_gpu(device: _Device) -> _Listed:
                 "is_whole": whole,
             }
             yield _tile(device, whole, wide_m, wide_n, tile), least
-    for columns in (2, 1):
-        for rows, passes in ((4, 4), (4, 1), (2, 1), (1, 1)):
-            for lanes, held in ((32, 1), (64, 1), (128, 1), (256, 1), (512, 1), (256, 2), (512, 2)):
-                for whole in (0, 1):
-                    wanted = {**_columns(columns, whole), "most_n": columns}
-                    wanted["least_m"] = 4 * units * rows * passes if rows > 1 else 1
-                    yield (
-                        _held(device, whole, lanes=lanes, held=held, rows=rows, columns=columns, passes=passes),
-                        wanted,
-                    )
+    # Each lane under way keeps some memory busy, so few rows are not left to few work-items.
+    needed = {4: 64 * units, 2: 32 * units, 1: 1}
+    for rows in (2, 1):
+        staged = _shared(
+            device, 0, lanes=32, groups=4, rows=rows, columns=1, chunk=4, unroll=2, decode="magic", x_storage="local"
+        )  # fmt: skip
+        yield staged, {"most_n": 1, "is_whole": 0, "is_byte": 0, "least_m": needed[rows]}
+    yield _shared(device, 1, lanes=64, groups=2, rows=1, columns=1, chunk=4, unroll=4), {"most_n": 1, "is_whole": 1}
     for columns in (8, 4, 2, 1):
         for rows in (4, 2, 1):
-            for whole in (0, 1):
-                least = {"least_m": 32 * units * rows if rows > 1 else 1}
-                chunk = 2 if whole and columns <= 4 else 1
-                shared = _shared(
-                    device, whole, lanes=32, groups=4, rows=rows, columns=columns, chunk=chunk, unroll=4 // rows,
-                    decode="magic",
-                )  # fmt: skip
-                yield shared, {**_columns(columns, whole), **least}
+            floats = _shared(
+                device, 0, lanes=32, groups=1 if rows > 1 else 4, rows=rows, columns=columns, chunk=1,
+                unroll=2 if rows > 1 else 4, decode="magic",
+            )  # fmt: skip
+            yield floats, {**_columns(columns, 0), "least_m": needed[rows]}
+            integers = _shared(
+                device, 1, lanes=32, groups=4, rows=rows, columns=columns, chunk=2 if columns <= 4 else 1,
+                unroll=4 // rows,
+            )  # fmt: skip
+            yield integers, {**_columns(columns, 1), "least_m": needed[rows]}
     for lanes in (16, 8, 4):
         for whole in (0, 1):
             yield _shared(device, whole, lanes=lanes, groups=8, rows=1, columns=1, chunk=1), {"is_whole": whole}
@@ -180,21 +182,12 @@ def _arithmetic(device: _Device, whole: int, decode: str) -> dict[str, Value]:
 
 def _shared(
     device: _Device, whole: int, *, lanes: int, rows: int, columns: int, chunk: int, groups: int = 1, unroll: int = 1,
-    sums: str = "scalar", decode: str = "convert",
+    sums: str = "scalar", decode: str = "convert", x_storage: str = "buffer",
 ) -> Configuration:  # fmt: skip
     return Configuration.of(
         "shared_rows", layout="rows", lanes=lanes, work_group_m=groups, micro_tile_m=rows, micro_tile_n=columns,
-        chunk=chunk, unroll=unroll, x_storage="buffer", sums=sums, join=device.join if lanes > 1 else "tree",
+        chunk=chunk, unroll=unroll, x_storage=x_storage, sums=sums, join=device.join if lanes > 1 else "tree",
         standard="none", wave_size="any", **_arithmetic(device, whole, decode),
-    )  # fmt: skip
-
-
-def _held(
-    device: _Device, whole: int, *, lanes: int, held: int, rows: int, columns: int, passes: int
-) -> Configuration:  # fmt: skip
-    return Configuration.of(
-        "held_columns", layout="rows", lanes=lanes, units_per_lane=held, micro_tile_m=rows, micro_tile_n=columns,
-        passes=passes, join=device.join, standard="none", wave_size="any", **_arithmetic(device, whole, "magic"),
     )  # fmt: skip
 
 
