@@ -24,7 +24,7 @@ def size(row: Mapping[str, Any]) -> tuple[int, int, int]:
 def speeds(row: Mapping[str, Any], library: str = "cublas") -> dict[str, float]:
     """Return the speed of the tuned kernel and of the default, as multiples of the library's; medians over rounds.
 
-    `loop` is the tuned kernel's by the host's clock, and `without` that of another database, where they were measured.
+    `loop` is the tuned kernel's by the host's clock, and `without` the default without matrix units, where measured.
     """
     ratio = row["ratio"]
     others = {"loop": ratio["loop"]} if "loop" in ratio else {}

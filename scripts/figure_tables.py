@@ -24,6 +24,7 @@ def figures_page() -> str:
         _products_on_gpus, _narrow_products, _other_products, _products_on_pocl, _reductions, _row_operations,
         _defaults, _micro_tiles, _unmeasured_sizes, _search, _unseen_search, _promises, _throughput, _overhead,
         _real_searches, _finals, _run_time, _strangers, _service, _kills, _adreno,
+        _quantised, _weights_on_adreno,
     )  # fmt: skip
     return "\n".join([INTRODUCTION, *(section() for section in sections)])
 
@@ -94,10 +95,10 @@ def _narrow_products() -> str:
 
     return _section(
         "float16 and int8 on an H100",
-        "Speed against cuBLAS, which uses matrix units for all of them; above 1 the tuned kernel is faster. cuBLAS sums "
-        "float16 in float32 in either mode. int8 is multiplied by a transposed B. The last two columns are the fastest "
-        "of a search without `matrix_tile`.",
-        "scripts/bench_gemm --device nvidia --set float16 --db tuning.sqlite --without others.sqlite --output out.json",
+        "Speed against cuBLAS, which uses matrix units for all of them; above 1 the tuned kernel is faster. It sums "
+        "float16 in float32 in either mode. int8 is multiplied by a transposed B. The last two columns are "
+        "the default of the same card if it had no matrix units: packed float16, and dot products of four int8.",
+        "scripts/bench_gemm --device nvidia --set float16 --db tuning.sqlite --output float16.json",
         *map(table, ("float16", "float16-acc16", "int8")),
     )
 
@@ -503,6 +504,45 @@ def _adreno() -> str:
         "work-group limit is below its own work-group, is left out of searches.",
         f"ADRENO_SHELL=path/to/shell scripts/adreno_compile --sample {content['sample']}",
         _table(["model", "built at 8 cubed", "spill", "built elsewhere", "spill", "limited", "failed"], lines),
+    )
+
+
+def _quantised() -> str:
+    content = result("qgemm_h100")
+    copy = content["copy_gb_per_s"]
+    lines = []
+    for row in content["rows"]:
+        rate = row["bytes"] / row["time_us"] / 1e3
+        torch = f"{row['torch_us'] / row['time_us']:.2f}" if row["torch_us"] else ""
+        speed = f"{row['flops'] / row['time_us'] / 1e6:.1f}"
+        lines.append([f"{row['shape']}", f"{row['time_us']:.1f} us", f"{rate:.0f}", f"{rate / copy:.2f}", speed, torch])
+    return _section(
+        "Quantised weights on an H100",
+        "The fastest of 8 to 42 configurations that were drawn at random and checked, by the driver's events; the "
+        "time of int8 includes quantising the activations. Beside it torch's product of that size in float16. "
+        "The first five exceed the second-level cache. Many columns are computed in float32, without matrix units.",
+        "scripts/bench_qgemm --device nvidia --budget 60 --json qgemm.json, with searches in place of random draws",
+        _table(
+            ["m x n x k weights, mode", "time", "GB/s", f"of a copy ({copy} GB/s)", "TFLOP/s", "torch's time"], lines
+        ),
+    )
+
+
+def _weights_on_adreno() -> str:
+    content = result("adreno_weights")
+    models = sorted(content, key=lambda slug: int(slug.split("-")[1]))
+    shapes = [row["shape"] for row in content[models[0]]["rows"]]
+    by_shape = {shape: [content[model]["rows"][number] for model in models] for number, shape in enumerate(shapes)}
+    lines = [[shape, *(row["slots_per_weight"] for row in rows)] for shape, rows in by_shape.items()]
+    lines.append(["ggml's flat kernel, q4_0", *(content[model]["rival"]["slots_per_weight"] for model in models)])
+    spilling = sum(row["private_bytes"] > 0 for model in models for row in content[model]["rows"])
+    spills = "None of these defaults spills." if not spilling else f"{spilling} of these defaults spill."
+    return _section(
+        "Quantised weights on Adreno",
+        "Issue slots for each weight in the inner loop of default kernels, as Mesa's compiler translates them; not "
+        f"run, since there was no device. They bound decoding there. {spills} Several columns share a weight's slots.",
+        "STATS=1 path/to/shell MODEL python scripts/adreno_weights --rival path/to/ggml --json adreno_weights.json",
+        _table(["m x n x k weights, mode", *models], lines),
     )
 
 

@@ -587,10 +587,10 @@ class Weights:
         self.memory = {name: to_device(session, values) for name, values in self.case.inputs.items()}
         self.packed = ctypes.c_void_p()
 
-    def pack(self, problem: ctypes.Structure | None = None) -> int:
+    def pack(self, problem: ctypes.Structure | None = None, event: Any = None) -> int:
         asked, weights = ctypes.byref(problem or self.problem), ctypes.c_void_p(self.memory["weights"].int_ptr)
         pack = self.library.c.autotune_qgemm_pack
-        return int(pack(self.library.handle, self.queue, asked, weights, ctypes.byref(self.packed), None))
+        return int(pack(self.library.handle, self.queue, asked, weights, ctypes.byref(self.packed), event))
 
     def call(self, memory: dict[str, Any] | None = None, problem: ctypes.Structure | None = None) -> int:
         given = {**self.memory, **(memory or {})}
@@ -635,7 +635,9 @@ def test_weights_are_packed_once_for_each_order_that_kernels_read(
         Weights(on_pocl, session, text) for text in ("70,1,512 q4_k", "70,3,512 q4_k", "70,66,512 q4_k")
     )
     orders = {made[QGemmProblem.parse(t)]["packed_words"] for t in ("70,1,512 q4_k", "70,3,512 q4_k", "70,66,512 q4_k")}
-    assert column.pack() == 0
+    event = ctypes.c_void_p()
+    assert column.pack(event=ctypes.byref(event)) == 0
+    cl.Event.from_int_ptr(event.value, retain=False).wait()
     once = column.packed_bytes()
     assert once == 70 * 2 * 148
     for other in (rows, tiles):

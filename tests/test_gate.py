@@ -201,6 +201,29 @@ def written(session, memory, value):
 Session.fill = written
 """
 """The plug-in for uninitialized values loses track of what a command fills."""
+JOINING_BY_ELEMENT = """
+import re
+import autotune.measure.measurer as measure
+plain = measure.render
+def by_element(*given):
+    source, functions = plain(*given), {}
+    for found in reversed(list(re.finditer(r"\\((u?int|float|u?short|u?char)(4|8|16)\\)\\(", source))):
+        level, count, end = 1, 1, found.end()
+        while level:
+            level += {"(": 1, ")": -1}.get(source[end], 0)
+            count += source[end] == "," and level == 1
+            end += 1
+        kind, width = found[1], int(found[2])
+        if 1 < count < width and width % count == 0:
+            name, each = f"join_{kind}{width}_{count}", width // count
+            parameters = ", ".join(f"{kind}{each} p{n}" for n in range(count))
+            elements = ", ".join(f"p{n}.s{e:x}" for n in range(count) for e in range(each))
+            functions[name] = f"{kind}{width} {name}({parameters}) {{ return ({kind}{width})({elements}); }}"
+            source = source[: found.start()] + name + source[found.end() - 1 :]
+    return "\\n".join([*functions.values(), source])
+measure.render = by_element
+"""
+"""The plug-in for uninitialized values crashes where a vector is made of shorter ones."""
 TIMING_NOTHING = """
 from autotune.measure.timing import Sample, Stopwatch, Timing
 from autotune.model.trial import Timer
@@ -234,7 +257,8 @@ class Oclgrind:
         self._log = folder / "oclgrind.log"
         self._log.touch()
         self._read = 0
-        code = FILLING_BY_WRITING + TIMING_NOTHING + program
+        mends = FILLING_BY_WRITING + (JOINING_BY_ELEMENT if check == "uninitialized" else "")
+        code = mends + TIMING_NOTHING + program
         self.worker = Worker(("oclgrind", *CHECKS[check], "--log", str(self._log), sys.executable, "-c", code))
 
     def findings(self, sample: Sample) -> str:

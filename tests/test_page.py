@@ -406,6 +406,21 @@ def test_each_line_of_a_new_job_is_checked_while_it_is_typed(seen: Seen) -> None
     assert sizes.input_value() == "64,64,64\n\n4,4,4\n8,8,8"
 
 
+def test_presets_are_those_of_the_family_and_models_fold(seen: Seen) -> None:
+    page = seen.open(f"#/new?device={SLUG}")
+    expect(page.get_by_label("resnet50")).to_be_visible()
+    expect(page.locator("details")).to_have_count(0)
+    page.get_by_label("Family").select_option("qgemm")
+    expect(page.get_by_label("resnet50")).to_have_count(0)
+    wanted = page.get_by_label("qwen3-0.6b-q4_0-decode")
+    expect(wanted).to_be_hidden()
+    page.get_by_text("qwen3-0.6b", exact=True).click()
+    wanted.check()
+    expect(page.locator(".summary")).to_contain_text("6 sizes")
+    page.get_by_label("Family").select_option("reduce")
+    expect(page.get_by_text("Presets: the products")).to_be_hidden()
+
+
 def test_a_kernel_file_is_tuned_from_the_page(browser: Browser, tmp_path: Path) -> None:
     """The service knows the kernel by AUTOTUNE_FAMILIES, and so does its worker."""
     (tmp_path / "axpy.cl").write_text(AXPY[1])

@@ -30,7 +30,7 @@ TYPICAL = {
         local_memory_bytes=32 * 1024,
         extensions=("cl_arm_integer_dot_product_int8",),
     ),
-    "nvidia": replace(LARGE_GPU, has_matrix_units=True, local_memory_bytes=48 * 1024),
+    "nvidia": replace(LARGE_GPU, has_float16=True, has_matrix_units=True, has_ptx_integer_dot=True),
 }
 
 LARGE = GemmProblem(m=1024, n=1024, k=1024)
@@ -39,7 +39,7 @@ ORDINARY = tuple(
     for shape in (
         *("1024,1024,1024", "4096,4096,4096", "512,512,512", "4,1024,1024", "1024,1,1024", "1,300,300"),
         *("512,196,4608", "16,1024,50000", "4096,16,4096", "35,8457,2560", "777,777,777", "1536,1536,1536"),
-        *("512,512,512 int8", "4096,4096,4096 float16", "4096,4096,4096 nt int8", "2048,32,4096 float16"),
+        *("512,512,512 int8", "4096,4096,4096 float16", "4096,4096,4096 nt int8", "4096,4096,4096 float16-acc16"),
     )
 )
 """What starts are for: each of them shall be valid for one of these."""

@@ -347,6 +347,9 @@ def test_weights_are_packed_once(make: Callable[..., Gemm], configuration: Confi
     once = b.nbytes if place == "host" else 0
     results = 0 if place == "shared" else 3 * 9 * 13 * 4  # beside shared weights they are shared
     assert gemm.stats.bytes_copied == once + 3 * a.nbytes + results
+    assert gemm.stats.prepared_bytes >= once + (configuration is not FROM_BUFFER) * b.nbytes
+    del weights
+    assert gemm.stats.prepared_bytes == 0
 
 
 def test_transposed_weights(make: Callable[..., Gemm]) -> None:

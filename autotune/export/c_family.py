@@ -91,9 +91,9 @@ class FamilyInC:
         texts = [text for buffer in buffers for text in (buffer.dtype, buffer.elements)]
         texts += [text for one in plan.launches if self.packs(one) for text in (one.global_size, one.arguments)]
         names = {name for text in texts for part in parts_of(text) for name in Expression(part).names}
-        for name in reversed(plan.names):
+        for name, text in reversed(list(plan.names.items())):
             if name in names:
-                names |= Expression(plan.names[name]).names
+                names |= Expression(text).names
         return [name for name in self.fields if name in names]
 
     @property

@@ -55,7 +55,8 @@ MODELS = (
         vocabulary=128256,
     ),
     LanguageModel(
-        name="llama-3.2-3b", title="Llama 3.2 3B", layers=28, hidden=3072, heads=24, key_heads=8, head=128, between=8192,
+        name="llama-3.2-3b", title="Llama 3.2 3B", layers=28, hidden=3072, heads=24, key_heads=8, head=128,
+        between=8192,
         vocabulary=128256,
     ),
     LanguageModel(

@@ -214,11 +214,17 @@ class Engine:
         buffers = {buffer.name: buffer for buffer in plan.buffers}
         values = dict(choice.configuration.values)
         layout = (packs, buffers.get(packed), *map(values.get, self.family.packing_parameters))
-        port = self.executor.port
+        port, work = self.executor.port, _part(plan, works)
+
+        def bound(memory: Sequence[Memory]) -> BoundCall:
+            operands = dict(zip(names, memory, strict=True))
+            return BoundCall(port, program, work, (), {**fixed, **operands}, tuple(plan.named_scalars))
+
         ready = Ready(
             problem=problem,
             choice=choice,
-            call=BoundCall(port, program, _part(plan, works), names, fixed, tuple(plan.named_scalars)),
+            call=BoundCall(port, program, work, names, fixed, tuple(plan.named_scalars)),
+            bound=bound,
             packing=BoundCall(port, program, _part(plan, packs), (constant, packed), {}) if must_pack else None,
             packed=buffers.get(packed) or plan.buffers[0],
             views=views,

@@ -52,10 +52,9 @@ class BoundCall:
         Raises BuildError when the program lacks a kernel.
         """
         self._port = port
-        self._made_of = program, plan, tuple(operands), dict(fixed), tuple(scalars)
         views = [buffer for buffer in plan.buffers if buffer.role is Role.VIEW]
         of_fixed = {view.name: port.allocate(view, fixed) for view in views if view.view_of in fixed}
-        views = [view for view in views if view.name not in operands]
+        views = [view for view in views if view.name not in operands and view.name not in fixed]
         self._over = [(view, operands.index(view.view_of)) for view in views if view.view_of in operands]
         self._views: dict[tuple[str, int], tuple[Memory, Memory]] = {}
         """Images over operands of calls, by name and identity of the memory, which is kept alive with them."""
@@ -85,11 +84,6 @@ class BoundCall:
             self._scalars_set, self._are_zero = None, False
             raise
         self._scalars_set = scalars
-
-    def with_operands(self, memory: Sequence[Memory]) -> "BoundCall":
-        """Return the same launches with kernels of their own whose operands are set for good, by name as in a call."""
-        program, plan, operands, fixed, scalars = self._made_of
-        return BoundCall(self._port, program, plan, (), {**fixed, **dict(zip(operands, memory, strict=True))}, scalars)
 
     def _view(self, view: Buffer, memory: Memory) -> Memory:
         """Return an image over the operand's memory. Raises LaunchError when the driver does not accept the layout."""

@@ -167,7 +167,9 @@ class Gemm(OnDevice):
             memory, transfer = engine.executor.buffer(b.nbytes, "b"), Transfer(engine.executor, engine.stats)
             transfer.upload(b, memory, by_columns=layout.is_transposed)
             transfer.leave()
-            return PreparedMatrix(self, self.stats, memory, Kind.BUFFER, layout, is_transposed=trans_b)
+            return PreparedMatrix(
+                self, self.stats, memory, Kind.BUFFER, layout, is_transposed=trans_b, copied_bytes=b.nbytes
+            )
         check_context(engine.executor.port, b, kind, "b")
         if kind is Kind.ARRAY and foreign_arrays(engine.executor.port, [b], [0]):
             b.queue.finish()

@@ -47,7 +47,7 @@ class Bound:
         ready = self._request.ready
         memory = self._memory(ready) if ready else None
         if ready and memory is not None:
-            self._call = ready.call.with_operands(memory)
+            self._call = ready.bound(memory)
         return self._result
 
 

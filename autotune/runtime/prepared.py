@@ -1,5 +1,6 @@
 """Constant operands: brought to the device once, and packed there into each layout that a product needs."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ class Ready:
     choice: Choice
     call: BoundCall
     """Takes the operands, the constant one packed, and then `views` over that."""
+    bound: Callable[[Sequence[Memory]], BoundCall]
+    """Returns a call that takes none, with those of `call` set for good."""
     packing: BoundCall | None
     """Packs the constant operand into the layout that `call` needs; None where `call` packs it, or nothing does."""
     packed: Buffer
@@ -90,10 +93,25 @@ class PreparedMatrix(Prepared):
     name = "b"
 
     def __init__(
-        self, owner: object, stats: Statistics, operand: Any, kind: Kind, layout: Layout, *, is_transposed: bool
+        self,
+        owner: object,
+        stats: Statistics,
+        operand: Any,
+        kind: Kind,
+        layout: Layout,
+        *,
+        is_transposed: bool,
+        copied_bytes: int = 0,
     ) -> None:
+        """`copied_bytes` is the size of an operand that is a copy made by `prepare`."""
         super().__init__(owner, stats, operand, kind, layout, is_transposed)
         self.layout, self.is_transposed = layout, is_transposed
+        self._copied_bytes = copied_bytes
+        stats.prepared_bytes += copied_bytes
+
+    def __del__(self) -> None:
+        super().__del__()
+        self._stats.prepared_bytes -= self._copied_bytes
 
     def __repr__(self) -> str:
         return f"<PreparedMatrix {self.layout.shape} {self.layout.dtype}, packed in {len(self._packed)} layouts>"

@@ -19,6 +19,7 @@ _PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 
 Shape = Annotated[str, Field(max_length=500, pattern=_PRINTABLE)]
 Word = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_-]+$")]
+PresetName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_.-]+$")]
 
 
 class _Form(BaseModel):
@@ -31,7 +32,7 @@ class JobForm(_Form):
     device: str = Field(max_length=200, min_length=1, pattern=NAME, description="slug, family, or part of a name")
     family: Word = Field("gemm", description="kernel family of `shapes`; each preset has its own")
     shapes: list[Shape] = Field([], max_length=MAX_SHAPES, description="lines as in a shapes file, also CSV")
-    presets: list[Word] = Field([], max_length=20, description="names of presets, each the products of a network")
+    presets: list[PresetName] = Field([], max_length=20, description="names of presets, each the products of a network")
     trials: int | None = Field(None, ge=1, le=MAX_TRIALS, description="maximum number of new trials for each shape")
     seconds: float | None = Field(
         None, gt=0, le=MAX_SECONDS, allow_inf_nan=False, strict=False, description="device time for all shapes together"

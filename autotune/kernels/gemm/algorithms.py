@@ -94,7 +94,8 @@ WHOLE_NUMBERS = (
     constraint("no_relaxed_integers", f"relaxed_math == 'off' or mode in {_FLOATS}", "integers are exact in any case"),
     constraint(
         "has_mad",
-        f"multiply_add == 'operator' or mode in {_WIDE_FLOATS} or (mode in {_FLOATS} and has_half_functions == 1)",
+        f"multiply_add in ('operator', 'packed') or mode in {_WIDE_FLOATS} "
+        f"or (mode in {_FLOATS} and has_half_functions == 1)",
         "mad() needs floating point, and that of float16 the functions of cl_khr_fp16",
     ),
 )
@@ -130,18 +131,28 @@ FEATURES_OF_DEVICE = (
 )
 
 
+_HALF_VECTORS = "accumulator_bytes == 4 or has_half_functions == 1"
+"""NVIDIA's compiler, which computes with half without announcing it, fails at some vectors of more than two."""
 PARTS_TO_COMBINE = constraint(
-    "parts_to_combine", "combine == 'launch' or split_k > 1", "without parts there is nothing to join"
+    "parts_to_combine",
+    f"split_k == 1 if combine == 'launch' and not ({_HALF_VECTORS}) else combine == 'launch' or split_k > 1",
+    "without parts there is nothing to join, or the compiler cannot join them",
 )
 
 
-def vectors_work(width: str) -> Constraint:
-    """Return a constraint that allows only vector widths not found broken for the types of the problem."""
+def vectors_work(width: str, unless: str = "False") -> Constraint:
+    """Return a constraint that allows only vector widths not found broken for the types of the problem.
+
+    `unless` is a condition under which a kernel does not compute with vectors of half.
+    """
     conditions = (
         f"(mode in {modes_where(lambda mode: dtype not in mode.vectors)} or {width} <= max_vector_{dtype})"  # noqa: B023
         for dtype in NUMBER_TYPES
     )
-    return constraint(f"{width}_works", " and ".join(conditions), "the driver gets vectors of this width wrong")
+    narrow = f"({width} <= 2 or {_HALF_VECTORS} or {unless})"
+    return constraint(
+        f"{width}_works", " and ".join((*conditions, narrow)), "the driver gets vectors of this width wrong"
+    )
 
 
 def rows_to_do(condition: str, share: str = "part") -> Constraint:

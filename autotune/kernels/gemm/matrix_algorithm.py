@@ -29,7 +29,7 @@ _AS_THEY_ARE = " and ".join(
 
 
 def _shared_evenly(width: str) -> str:
-    return f"{width} * tile_k * element_bytes % ({_ROW_BYTES} * {_ITEMS}) == 0"
+    return f"{width} * tile_k * element_bytes % ({_ROW_BYTES} * max({_ITEMS}, 1)) == 0"
 
 
 MATRIX_TILE = Algorithm(

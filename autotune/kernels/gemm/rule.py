@@ -198,17 +198,17 @@ def _of_other_modes(configuration: Configuration) -> Iterator[Configuration]:
 def _tile_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
     """Yield narrower loads and, if k is not split, every split of k. The weights are fitted to these.
 
-    Rows of int8 in fours are packed, so that their loads need not be narrower.
+    Rows of int8 in fours are packed, so that their loads need not be narrower; float16 in twos has few starts.
     """
-    is_plain = start["integer_dot"] == "off"
+    is_plain = start["integer_dot"] == "off" and start["multiply_add"] != "packed"
     given = (start.number(f"{x}_load_width") for x in "ab")
     widths = (dict.fromkeys((width, 1 if is_plain else width)) for width in given)
     for a_width, b_width in itertools.product(*widths):
         loading = _changed(start, a_load_width=a_width, b_load_width=b_width)
         yield loading
-        if start["split_k"] != 1 or start["group_rows"] != 0:
+        if start["split_k"] != 1 or start["group_rows"] != 0 or start["multiply_add"] == "packed":
             continue
-        for parts in _ALGORITHMS["local_tile"].by_name["split_k"].values[1 : None if is_plain else -3]:
+        for parts in _ALGORITHMS["local_tile"].by_name["split_k"].values[1 : None if is_plain else -5]:
             parted = _changed(loading, split_k=parts)
             in_one_launch = _joins(parted) and limits.ordering == "ptx"
             yield from one_launch_variants(parted, limits) if in_one_launch else (parted,)

@@ -191,7 +191,11 @@ LOCAL_TILE = Algorithm(
         parameter("split_k", (1, 2, 3, 4, 5, 6, 8, 12, 16, 32), "work-groups that share the k of one macro-tile"),
         COMBINE,
         EDGES,
-        MULTIPLY_ADD,
+        parameter(
+            "multiply_add",
+            (*MULTIPLY_ADD.values, "packed"),
+            f"{MULTIPLY_ADD.meaning}, or two of float16 at a time by NVIDIA's instruction",
+        ),
         INTEGER_DOT,
     ),
     constraints=(
@@ -205,7 +209,10 @@ LOCAL_TILE = Algorithm(
         ),
         HAS_ORDERING,
         PARTS_TO_COMBINE,
-        *(vectors_work(width) for width in ("vector_width", "a_load_width", "b_load_width")),
+        *(
+            vectors_work(width, unless="multiply_add == 'packed'")
+            for width in ("vector_width", "a_load_width", "b_load_width")
+        ),
         WORK_GROUP_LIMITS[1],
         constraint(
             "vectors_fill_tile",
@@ -235,8 +242,9 @@ LOCAL_TILE = Algorithm(
         ),
         constraint(
             "tiles_fit_local_memory",
-            "accumulator_bytes * stages * tile_k * (work_group_m * micro_tile_m + work_group_n * micro_tile_n "
-            "+ 2 * local_padding) <= local_memory_bytes",
+            "accumulator_bytes * stages * tile_k * ((2 if multiply_add == 'packed' else 1) "
+            "* (work_group_m * micro_tile_m + local_padding) + work_group_n * micro_tile_n + local_padding) "
+            "<= local_memory_bytes",
             "the tiles of A and B exceed local memory",
         ),
         constraint(
@@ -291,6 +299,12 @@ LOCAL_TILE = Algorithm(
             "only NVIDIA's compiler accepts the instruction, and it cannot transpose what it copies",
         ),
         WHOLE_NUMBERS[1],
+        constraint(
+            "packed_by_instruction",
+            "multiply_add != 'packed' or (has_ptx == 1 and has_float16 == 1 and accumulator_bytes == 2 "
+            "and vector_width > 1 and split_k == 1)",
+            "only NVIDIA's compiler accepts the instruction, for sums in float16 of one work-group",
+        ),
         constraint(
             "integer_dot_of_packed_rows",
             "integer_dot == 'off' or edges == 'pad'",

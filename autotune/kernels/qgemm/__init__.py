@@ -48,9 +48,8 @@ def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem
 
 
 _C_EXPORT = CExport(
-    about="Y = X * W^T: `weights` W (m rows of k) of every expert in the bytes of their format, `x` X (n, k), its rows"
-    " sorted by expert, `starts` (experts + 1) of type int, where the rows of each begin and the last end, NULL for a"
-    " single expert, `y` Y (n, m).",
+    about="""Y = X * W^T, row-major, in buffers: X n x k, Y n x m, W m x k for each expert in the bytes of its format.
+   The rows of X are sorted by expert: `starts` has, as int, where those of each begin, and n; NULL for one expert.""",
     kind=("weights", "mode"),
     words={"weights": tuple(FORMATS), "mode": tuple(MODES)},
     least={"m": "1", "n": "1", "k": BLOCK, "experts": "1"},

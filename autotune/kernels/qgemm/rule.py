@@ -29,6 +29,14 @@ _LARGE_GPU = 16
 _WIDE_LANES = 16
 """float32 in a vector register from which a processor has 32 such registers."""
 
+_SHARED_OUT = {
+    8: ((4, 1), (2, 1), (1, 1)),
+    4: ((4, 2), (4, 1), (2, 1), (1, 1)),
+    2: ((4, 2), (8, 1), (4, 1), (2, 1), (1, 1)),
+    1: ((4, 4), (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)),
+}
+"""Of phones, by columns of a work-item: work-items that share out k, and rows of each."""
+
 Numbers = dict[str, int]
 _Listed = Iterator[tuple[Configuration, Numbers]]
 
@@ -141,25 +149,21 @@ def _of_large_gpu(device: _Device) -> _Listed:
 def _of_phone(device: _Device) -> _Listed:
     """Yield rows of their own for work-items side by side, and k shared out where there are few rows or columns.
 
-    On Mali a work-item that uses more than 32 registers halves the threads, so tiles are small there.
+    Tiles and work-groups of Adreno are those that Mesa's compiler builds without spills, in the order of issue slots
+    for each product. On Mali a work-item with more than 32 registers halves the threads, so tiles are small there.
     """
-    tiles = ((8, 4), (8, 2), (4, 2), (4, 1)) if device.is_adreno else ((4, 2), (4, 1))
-    for columns, rows in tiles:
+    for columns, rows in ((8, 2), (4, 2), (4, 1)) if device.is_adreno else ((4, 2), (4, 1)):
         for whole in (0, 1):
             wanted = {"least_n": _FEW + 1, "is_whole": whole}
-            yield _own(device, whole, slices=1, rows=rows, columns=columns, scaling="weights"), wanted
-    # What a work-item reads of the activations, and makes of it, serves all of its rows.
+            scaling = "sums" if device.is_adreno else "weights"
+            yield _own(device, whole, slices=1, rows=rows, columns=columns, scaling=scaling), wanted
+    # What a work-item reads of the activations serves all of its rows.
     many = {4: 8192, 2: 1024, 1: 1} if device.is_adreno else {4: MAX_ELEMENTS, 2: 4096, 1: 1}
-    for columns in (8, 4, 2, 1):
-        for slices, rows in ((4, 4), (8, 2), (4, 2), (8, 1), (4, 1), (2, 1), (1, 1)):
-            if rows * columns > 16:
-                continue
+    for columns, shapes in _SHARED_OUT.items():
+        for slices, rows in shapes:
             for whole in (0, 1):
-                least = {"least_m": many[rows]}
-                yield (
-                    _own(device, whole, slices=slices, rows=rows, columns=columns),
-                    {**_columns(columns, whole), **least},
-                )
+                wanted = {**_columns(columns, whole), "least_m": many[rows]}
+                yield _own(device, whole, slices=slices, rows=rows, columns=columns), wanted
 
 
 def _columns(columns: int, whole: int) -> Numbers:
