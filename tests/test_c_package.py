@@ -618,7 +618,7 @@ def test_weights_are_packed_once_for_each_order_that_kernels_read(
     orders = {made[QGemmProblem.parse(t)]["packed_words"] for t in ("70,1,512 q4_k", "70,3,512 q4_k", "70,66,512 q4_k")}
     event = ctypes.c_void_p()
     assert column.pack(event=ctypes.byref(event)) == 0
-    cl.Event.from_int_ptr(event.value, retain=False).wait()
+    cl.Event.from_int_ptr(event.value or 0, retain=False).wait()
     once = column.packed_bytes()
     assert once == 70 * 2 * 148
     for other in (rows, tiles):
