@@ -3,7 +3,8 @@
     PYTHON kernel_tuner_rival.py TASK.json ARGUMENTS.npz
 
 Needs kernel_tuner and pyopencl beside NumPy. Prints one line of JSON: the best configuration, its time and the trial
-that found it, how many configurations were measured and how many of them failed, and the seconds taken.
+that found it, how many configurations were measured and how many of them failed, and the seconds taken. PoCL starts as
+many threads and compiles for the same processor as for autotune.
 """
 
 import ast
@@ -14,8 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 import kernel_tuner  # type: ignore[import-not-found]
 import numpy as np
+import pyopencl
+
+from autotune.device.quirks import repair_processor_name, set_threads
 
 HELPERS = {
     "ceil_div": lambda a, b: -(-a // b), "round_up": lambda a, b: -(-a // b) * b, "min": min, "max": max,
@@ -28,6 +34,8 @@ def main() -> int:
     answers = [arrays.get(f"answer_{name}") for name in task["arguments"]]
     arguments = [arrays[name] if arrays[name].ndim else arrays[name][()] for name in task["arguments"]]
     restrictions = [ast.unparse(_Inlined().visit(ast.parse(text, mode="eval"))) for text in task["restrictions"]]
+    set_threads()
+    repair_processor_name(pyopencl.get_platforms()[task["platform"]].get_devices()[task["device"]])
     began = time.perf_counter()
     with contextlib.redirect_stdout(sys.stderr):
         results, _ = kernel_tuner.tune_kernel(

@@ -13,6 +13,8 @@ from autotune.device.agent.binary import built_here
 from autotune.model.device import Device
 
 DRIVER = Path("/etc/OpenCL/vendors/pocl.icd")
+SANITIZED = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+"""Options of a compiler for a program that ends at a wrong access to memory."""
 
 
 def link_name() -> str:

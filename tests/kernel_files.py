@@ -1,6 +1,7 @@
 """Kernel files in a temporary folder, and what the measurer says of their configurations."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,9 @@ FOREIGN = "AUTOTUNE_FOREIGN_KERNELS"
 """The folder of other people's kernels: ``ggml``, ``kernel_tuner`` and ``ktt`` in it."""
 
 
+FOREIGN_SOURCE = r'(?m)^source = \[?"(ggml|kernel_tuner|ktt)/'
+
+
 def foreign_folder() -> Path | None:
     """Return the folder of other people's kernels, if there is one here."""
     return Path(os.environ[FOREIGN]) if os.environ.get(FOREIGN) else None
@@ -29,11 +33,7 @@ def foreign_folder() -> Path | None:
 
 def foreign_files() -> list[Path]:
     """Return the kernel files whose sources lie in the folder of other people's kernels."""
-    return sorted(path for path in DATA.glob("*.toml") if 'source = "' in path.read_text() and _is_foreign(path))
-
-
-def _is_foreign(path: Path) -> bool:
-    return any(f'source = "{folder}/' in path.read_text() for folder in ("ggml", "kernel_tuner", "ktt"))
+    return sorted(path for path in DATA.glob("*.toml") if re.search(FOREIGN_SOURCE, path.read_text()))
 
 
 def placed(folder: Path, name: str, text: str = "") -> Path:

@@ -27,7 +27,6 @@ from autotune.measure.worker import Worker
 from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
 from autotune.model.trial import Job, TrialState
 
-SANITIZED = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 MUTATIONS = 300
 """Of a session that the agent reads, and as many of one that the host reads."""
 
@@ -58,10 +57,10 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> str:
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], Path]:
     """The environment of an agent that ends at a wrong access to memory, and its path."""
     folder = tmp_path_factory.mktemp("sanitized")
-    driver = agents.fake_driver(folder / "libfake.so", *SANITIZED)
+    driver = agents.fake_driver(folder / "libfake.so", *agents.SANITIZED)
     options = "detect_leaks=0:allocator_may_return_null=1"
     environment = os.environ | {"AUTOTUNE_OPENCL": str(driver), "ASAN_OPTIONS": options}
-    return environment, agents.compiled(folder / "agent", *SANITIZED)
+    return environment, agents.compiled(folder / "agent", *agents.SANITIZED)
 
 
 def use(port: AgentPort) -> None:

@@ -29,6 +29,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.reduce import Reduce, ReduceProblem
 from autotune.kernels.render import render
+from autotune.kernels.rows import RowsProblem
 from autotune.lookup import Match, TuningTable
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
@@ -254,7 +255,7 @@ def plan_numbers(family: KernelFamily, problem: Problem, configuration: Configur
         for place, size in enumerate(launch.global_size):
             numbers += [size, launch.local_size[place] if launch.local_size else 0]
         numbers.append(len(launch.arguments))
-        numbers += [number for argument in arguments(launch, order) for number in argument]
+        numbers += [number for argument in arguments(launch, order, list(rules.plan.scalars)) for number in argument]
     numbers.append(rules.plan.variant_of(problem, configuration))
     return [launch.kernel for launch in plan.launches], numbers
 
@@ -265,7 +266,7 @@ def shown_bytes(buffer: Buffer) -> int:
     return 0 if buffer.image_width else int(buffer.size_bytes)
 
 
-def arguments(launch: Launch, order: dict[str, int]) -> Iterator[tuple[int, int]]:
+def arguments(launch: Launch, order: dict[str, int], scalars: list[str]) -> Iterator[tuple[int, int]]:
     for argument in launch.arguments:
         if isinstance(argument, str):
             yield 0, order[argument]
@@ -273,7 +274,6 @@ def arguments(launch: Launch, order: dict[str, int]) -> Iterator[tuple[int, int]
             yield 3, argument.size_bytes
         else:
             assert isinstance(argument, Scalar)
-            scalars = ("alpha", "beta")
             yield (2, scalars.index(argument.name)) if argument.name else (1, int(argument.value))
 
 
@@ -304,6 +304,11 @@ def fill(store: Store, device: Device, count: int, numbers: random.Random) -> No
             operation=("mean", "max")[number % 2],
         )  # fmt: skip
         store.record_winner(winner(device, rows, random_configuration(device, rows, numbers)))
+        operation = RowsProblem(
+            batch=numbers.choice((1, 5, 64, 1000)), channels=numbers.choice((64, 1000, 4096)),
+            heads=2 if number % 3 == 2 else 1, operation=("rms_norm", "softmax_row_mask", "rope")[number % 3],
+        )  # fmt: skip
+        store.record_winner(winner(device, operation, random_configuration(device, operation, numbers)))
     for number in range(count):
         m, n, k = (numbers.choice(sizes) for sizes in ((64, 100, 2048), (1, 3, 64), (256, 2048)))
         weights = QGemmProblem(
@@ -321,7 +326,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-FAMILIES = ("gemm", "qgemm", "reduce")
+FAMILIES = ("gemm", "qgemm", "reduce", "rows")
 RELATIVE = factories.device("adreno-740")
 
 
@@ -344,6 +349,11 @@ def asked(numbers: random.Random, count: int) -> Iterator[Problem]:
         yield ReduceProblem(
             batch=numbers.choice((1, 2, 7, 64, 1000, 5000)), channels=numbers.choice((1, 3, 5, 12, 64, 100, 999, 4096)),
             operation=numbers.choice(("sum", "mean", "max")),
+        )  # fmt: skip
+        operation = numbers.choice(("rms_norm", "softmax_row_mask", "rope"))
+        yield RowsProblem(
+            batch=numbers.choice((1, 2, 7, 64, 1000, 5000)), channels=numbers.choice((4, 12, 64, 100, 1000, 4096)),
+            operation=operation, heads=numbers.choice((1, 2)) if operation == "rope" else 1,
         )  # fmt: skip
         yield QGemmProblem(
             m=m, n=numbers.choice((1, 2, 3, 8, 65)), k=numbers.choice((32, 64, 1024)), experts=batch * batch,
@@ -488,6 +498,12 @@ MADE_FOR_WEIGHTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 WEIGHTS = tuple(text for text, *_ in MADE_FOR_WEIGHTS)
 
 
+ROW_OPERATIONS = (
+    ("9,300,rms_norm_add_weight", "local_tree"), ("12,96,rope_halves heads=3", "spread"),
+    ("7,130,softmax_mask float16", "serial"), ("5,70,layer_norm", "local_tree"),
+)  # fmt: skip
+
+
 def draw(device: Device, problem: Problem, algorithm: str, name: str, values: tuple[str, ...]) -> Configuration:
     """One with such a value of the parameter, where one is named."""
     numbers = random.Random(2)
@@ -511,6 +527,9 @@ def made(pocl: Device) -> dict[Problem, Configuration]:
         if joins != ONE_LAUNCH or pocl.limits.ordering:
             rows = ReduceProblem.parse(text)
             found[rows] = draw(pocl, rows, "split_row", "combine", joins)
+    for text, algorithm in ROW_OPERATIONS:
+        operation = RowsProblem.parse(text)
+        found[operation] = draw(pocl, operation, algorithm, "", ())
     return found
 
 
@@ -618,6 +637,7 @@ def test_weights_are_packed_once_for_each_order_that_kernels_read(
     orders = {made[QGemmProblem.parse(t)]["packed_words"] for t in ("70,1,512 q4_k", "70,3,512 q4_k", "70,66,512 q4_k")}
     event = ctypes.c_void_p()
     assert column.pack(event=ctypes.byref(event)) == 0
+    assert event.value
     cl.Event.from_int_ptr(event.value, retain=False).wait()
     once = column.packed_bytes()
     assert once == 70 * 2 * 148
@@ -671,6 +691,28 @@ def reduce_on(library: Library, session: Session, text: str, queue: cl.CommandQu
 def test_reductions_are_right(on_pocl: Library, session: Session, text: str) -> None:
     for _ in range(2):
         assert reduce_on(on_pocl, session, text, session.queue) == (0, True), on_pocl.log()
+
+
+@pytest.mark.parametrize(
+    "text", [*(text for text, _ in ROW_OPERATIONS), "33,517,rms_norm", "9,300,softmax_mask float16"]
+)
+def test_row_operations_are_right(on_pocl: Library, session: Session, text: str) -> None:
+    """Of measured kinds, at measured sizes and others; operands that an operation does not have are NULL."""
+    problem, family = RowsProblem.parse(text), find_family("rows")
+    case = family.make_case(problem, 1)
+    formula = c_export(family).plan
+    has = {buffer.name: buffer.role for buffer in family.plan(problem, family.baseline).buffers}
+    memory = {name: to_device(session, case.inputs[name]) for name in has}
+    handles = [memory[b.name].int_ptr if b.name in memory else None for b in formula.buffers]
+    status = on_pocl.c.autotune_rows(
+        on_pocl.handle, ctypes.c_void_p(session.queue.int_ptr), ctypes.byref(to_structure(problem)),
+        *(ctypes.c_double(case.scalars[name]) for name in formula.scalars), *map(ctypes.c_void_p, handles), None,
+    )  # fmt: skip
+    assert status == 0, (status, on_pocl.log())
+    results = {name: np.empty_like(case.inputs[name]) for name, role in has.items() if role is Role.OUTPUT}
+    for name, result in results.items():
+        session.read(memory[name], result)
+    assert case.error_ratio(results) <= 1.0
 
 
 def test_counters_are_zero_again_after_a_call_that_failed(pocl: Device, on_pocl: Library, session: Session) -> None:

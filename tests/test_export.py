@@ -24,6 +24,7 @@ from autotune.export.formats import FORMATS
 from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
+from autotune.kernels.rows.problem import OPERATIONS as ROWS
 from autotune.lookup import Match, TuningTable, table_order
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.predictor import Cost, Costs, Predictor
@@ -435,6 +436,26 @@ def test_c_chooses_the_reductions_of_python(tmp_path: Path, device: Device) -> N
     ordering = device.limits.ordering
     joins = {answer["combine"] for answer in answers if answer["algorithm"] == "split_row"}
     assert joins == {f"last_group_{ordering}" if ordering else "launch"}
+
+
+@needs_compiler
+@pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
+@untraced()
+def test_c_chooses_the_row_operations_of_python(tmp_path: Path, device: Device) -> None:
+    """Operations of all kinds on rows of all lengths, with gaps of all sizes between them, and what is no problem."""
+    numbers = random.Random(7)
+    lengths = [1, 2, 3, *(2**power + off for power in range(2, 18, 2) for off in (-1, 0, 1))]
+    problems: list[Fields] = []
+    for _ in range(1000):
+        channels = numbers.choice((numbers.choice(lengths), numbers.randrange(1, 5000)))
+        pitch = 2 * channels + numbers.choice((0, 0, 1, 2, 4))
+        problems.append({
+            "batch": numbers.choice((1, 2, 60, 9000)), "channels": channels, "operation": numbers.choice(list(ROWS)),
+            "dtype": numbers.choice(("float32", "float16")), "heads": numbers.choice((0, 1, 1, 2)),
+            "pitch": numbers.choice((0, 0, pitch, channels)), "out_pitch": numbers.choice((0, pitch)),
+        })  # fmt: skip
+    answers = default_answers(device, "rows", problems, tmp_path)
+    assert len({str(answer) for answer in answers}) > 5 and {"match": 0} in answers
 
 
 @needs_compiler

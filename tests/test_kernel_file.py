@@ -1,6 +1,7 @@
 """Kernel files: a TOML file that describes a kernel of the user's, as every command sees it."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from autotune.cli import main
 from autotune.errors import BuildError, ConfigurationError, ProblemError, UsageError
 from autotune.kernel_file.draft import draft
 from autotune.kernel_file.family import FileFamily
+from autotune.kernel_file.reading import read_kernel_file
 from autotune.kernels import FILES, families_of_files, find_family
 from autotune.kernels.render import render
 from autotune.measure.worker import Worker
@@ -164,7 +166,7 @@ def test_constraints_hold_in_the_space_those_of_every_device_included(folder: Pa
         ('"PER_ITEM <= n"', '"PER_ITEM <="', r"line 9: constraints\.some_work: .*not an expression"),
         ('"PER_ITEM <= n"', "'open(\"x\")'", r"line 9: constraints\.some_work"),
         ('local_size = "GROUP"', 'local_size = "GROUP, 1"', r"line 6: local_size: must have as many dimensions"),
-        ('"round_up(ceil_div(n, PER_ITEM), GROUP)"', '"m"', r"line 5: global_size: 'm' uses m, which is not known"),
+        ('"round_up(ceil_div(n, PER_ITEM), GROUP)"', '"m"', r"line 5: .*'m' uses m, .*there are GROUP, PER_ITEM, n"),
         (
             'buffer = "float32", size = "n" }',
             'buffer = "float", size = "n" }',
@@ -404,6 +406,13 @@ def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: 
     assert outcome["winner"]["problem"]["n"] == 1000
     assert main(["lookup", "1000", "--family", "scale", "--device", pocl.slug, "--db", database]) == 0
     assert "match      exact" in capsys.readouterr().out
+    os.environ[FILES] = ""
+    find_family.cache_clear()
+    families_of_files.cache_clear()
+    assert main(["lookup", "1000", "--family", "scale", "--device", pocl.slug, "--db", database]) == 2
+    assert "name your kernel's file, or list it in AUTOTUNE_FAMILIES" in capsys.readouterr().err
+    assert main(["lookup", "1000", "--family", file, "--device", pocl.slug, "--db", database]) == 0
+    assert "match      exact" in capsys.readouterr().out
 
 
 def test_exports_give_the_choice_to_a_c_program(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
@@ -468,14 +477,84 @@ def test_a_wrong_default_fails_the_check(folder: Path, pocl: Device, capsys: pyt
     assert "wrong" in capsys.readouterr().out
 
 
+SIMULATOR = """#!/bin/sh
+case "$*" in *--uninitialized*)
+    printf '\nOCLGRIND FATAL ERROR (Uninitialized.cpp:1)\nUnsupported instruction: freeze\n\tKernel: scale\n';;
+*)
+    printf '\nRead-write data race at global memory address 0x10\n\tKernel: scale\n\tAt line 5 of scale.cl:\n';;
+esac > "$(echo "$*" | sed 's/.*--log \\([^ ]*\\) .*/\\1/')"
+exit 1
+"""
+
+
+def test_where_the_simulator_gives_up_races_are_still_looked_for(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family_of(folder)
+    (folder / "bin").mkdir()
+    (folder / "bin" / "oclgrind").write_text(SIMULATOR)
+    (folder / "bin" / "oclgrind").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+    assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small"]) == 1
+    told = capsys.readouterr()
+    assert "gave up with --data-races --uninitialized: Unsupported instruction: freeze" in told.err
+    assert told.out.splitlines()[-1] == "oclgrind: scale: Read-write data race (line 5 of scale.cl)"
+
+
 def test_init_writes_a_file_that_needs_little(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
     text = draft(folder / "scale.cl")
     assert 'x = { buffer = "float32", size = "n" }' in text
     assert 'y = { buffer = "float32", size = "n", access = "out" }' in text
-    assert "PER_ITEM = [1, 0, 2, 4]" in text
+    assert "PER_ITEM = [1, 2, 4]" in text
     assert main(["init", str(folder / "scale.cl")]) == 0
     assert main(["init", str(folder / "scale.cl")]) == 2, "an existing file is left as it is"
     assert "exists and was left" in capsys.readouterr().err
     assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--no-simulator"]) == 0
     with pytest.raises(UsageError, match=r"no kernel 'scales'"):
         draft(folder / "scale.cl", "scales")
+
+
+GUESSED = """
+#define WIDTH 4096
+#define HEIGHT 2048
+#ifndef FAST
+#define FAST 1
+#endif
+typedef float2 pair;
+kernel void other(global float *c) { c[get_global_id(0)] = FAST; }
+kernel void smooth(
+#if PAIRS == 1
+    global float *restrict dst,
+#else
+    global pair *restrict dst,
+#endif
+    global const float *src, local float *near, unsigned char shade
+) {
+    const int x = get_group_id(0) * block_size_x + get_local_id(0), y = get_group_id(1) * block_size_y;
+    global float *to = (global float *)(dst + y * WIDTH);
+    near[get_local_id(0)] = src[y * WIDTH + x];
+    for (int i = 0; i < ROWS; i++) to[x + i * WIDTH] = near[0] + (HEIGHT > 1 ? M_PI_F : 0.5f);
+}
+"""
+
+
+def test_init_guesses_what_the_source_leaves_to_its_build(folder: Path) -> None:
+    (folder / "guessed.cl").write_text(GUESSED)
+    text = draft(folder / "guessed.cl", "smooth")
+    (folder / "guessed.toml").write_text(text)
+    file = read_kernel_file(folder / "guessed.toml")
+    assert (file.global_size, file.local_size) == (
+        "round_up(WIDTH, block_size_x), round_up(HEIGHT, block_size_y)", "block_size_x, block_size_y",
+    )  # fmt: skip
+    assert file.sizes == {"WIDTH": 4096, "HEIGHT": 2048} and file.defines == {"WIDTH": "WIDTH", "HEIGHT": "HEIGHT"}
+    some = (16, 4, 8, 32, 64)
+    assert file.parameters == {
+        "block_size_x": some,
+        "block_size_y": some,
+        "ROWS": some,
+        "PAIRS": (0, 1),
+        "FAST": (1, 2, 4),
+    }
+    assert file.outputs == ["dst"], "through a pointer made from it"
+    assert file.arguments["near"].local == "4 * block_size_x * block_size_y"
+    assert "# check this: its type is pair" in text and "(--kernel NAME): other" in text

@@ -200,7 +200,7 @@ def test_a_size_shows_its_search_its_rivals_and_what_mattered(seen: Seen) -> Non
 def test_a_device_shows_what_tuning_gained_and_keeps_the_filters_in_the_address(seen: Seen) -> None:
     page = seen.open(f"#/device/{SLUG}")
     expect(page.locator(".tiles")).to_contain_text("Median gain over default")
-    expect(page.get_by_role("table", name="Sizes by their gain")).to_contain_text("or a tie")
+    expect(page.get_by_role("table", name="Sizes of gemm by their gain")).to_contain_text("or a tie")
     points = page.get_by_role("application")
     points.focus()
     page.keyboard.press("End")
@@ -218,6 +218,12 @@ def test_a_device_shows_what_tuning_gained_and_keeps_the_filters_in_the_address(
     expect(page.get_by_role("heading", name="The finals")).to_be_visible()
 
 
+def test_all_devices_show_what_they_did_over_time(seen: Seen) -> None:
+    page = seen.open("#/devices")
+    worked = page.locator("figure", has=page.get_by_role("link", name=SLUG, exact=True))
+    expect(worked).to_contain_text(re.compile(r"[\d,]+ trials, \d+\.\d% failed"))
+
+
 def test_the_kernel_of_a_size_is_shown_to_copy(seen: Seen) -> None:
     seen.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = seen.open(f"#/size/{SLUG}?family=gemm&shape=96x96x96")
@@ -230,7 +236,20 @@ def test_the_kernel_of_a_size_is_shown_to_copy(seen: Seen) -> None:
     slider = page.get_by_role("slider", name="to rank")
     slider.focus()
     page.keyboard.press("Home")
-    expect(page.get_by_role("status").filter(has_text="trial,")).to_contain_text("1 trial,")
+    status = page.get_by_role("status").filter(has_text=" of ")
+    expect(status).to_have_text(re.compile(r"^1 of \d+ trials, "))
+    page.keyboard.press("End")
+    values = page.get_by_role("combobox", name="Values of micro_tile_m")
+    values.focus()
+    page.keyboard.type("8")
+    expect(values.locator("option:checked")).to_have_text("8")
+    expect(values).to_be_focused()
+    left, known = map(int, re.findall(r"\d+", status.inner_text())[:2])
+    assert 0 < left < known
+    assert page.locator("polyline.path:not(.faded)").count() == left
+    page.locator('.level[data-name="micro_tile_m"]').first.click()
+    expect(values).not_to_have_value("")
+    expect(values.locator("option:checked")).not_to_have_text("8")
 
 
 def test_an_ended_job_keeps_a_chart_for_each_size_and_one_that_waits_says_why(seen: Seen, served: Server) -> None:
@@ -256,6 +275,10 @@ def test_what_is_in_quarantine_is_shown_and_allowed_again(seen: Seen, served: Se
     crashed = trial(Configuration.of("microtile", unroll=1), TrialState.CRASHED, message="killed by SIGSEGV")
     store.add_trial(device, GemmProblem(m=8, n=8, k=8), crashed, provenance())
     page = seen.open("#/device/mali-g57")
+    page.get_by_text("Why trials failed").click()
+    expect(page.get_by_role("table", name="What trials failed with").get_by_role("rowheader")).to_have_text(
+        "killed by SIGSEGV"
+    )
     row = page.get_by_role("table", name="Configurations in quarantine").get_by_role("row", name="8x8x8")
     expect(row).to_contain_text("killed by SIGSEGV")
     row.get_by_role("button", name="Allow again").click()
@@ -316,6 +339,67 @@ def test_two_sizes_of_a_device_and_two_drivers_are_compared(seen: Seen, served: 
     page.keyboard.press("ArrowDown")
     expect(page).to_have_url(re.compile("a=2.0&b=2.0"))
     expect(chosen).to_be_focused()  # although the view is a new one
+
+
+CONTROLS = """[...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")]
+    .filter((one) => one.checkVisibility() && !one.disabled)"""
+FOCUSED = f"""() => {{
+    const one = document.activeElement;
+    return [{CONTROLS}.indexOf(one), getComputedStyle(one).outlineStyle !== "none"];
+}}"""
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "#/devices", f"#/device/{SLUG}", f"#/size/{SLUG}?family=gemm&shape=96x96x96", "#/jobs", "#/job/1",
+        "#/new", f"#/compare?what=sizes&device={SLUG}", "#/nonsense",
+    ],
+)  # fmt: skip
+def test_the_tab_key_reaches_every_control_and_shows_where_it_is(seen: Seen, address: str) -> None:
+    page = seen.open(address)
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    count = page.evaluate(f"{CONTROLS}.length")
+    page.evaluate("document.activeElement.blur()")
+    reached = set()
+    for _ in range(count):
+        page.keyboard.press("Tab")
+        index, is_marked = page.evaluate(FOCUSED)
+        assert is_marked, page.evaluate("document.activeElement.outerHTML")
+        reached.add(index)
+    assert reached == set(range(count))
+
+
+def test_the_keyboard_alone_tunes_a_size_and_copies_its_kernel(seen: Seen) -> None:
+    seen.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = seen.open("#/devices")
+
+    def tab_to(name: str) -> None:
+        for _ in range(100):
+            page.keyboard.press("Tab")
+            told = page.evaluate("(({ name, textContent }) => [name, textContent.trim()])(document.activeElement)")
+            if name in told:
+                return
+        raise AssertionError(f"Tab does not reach {name}")
+
+    tab_to("New job")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("textbox", name="Sizes")).to_be_visible()
+    tab_to("shapes")
+    page.keyboard.type("80,80,80")
+    tab_to("trials")
+    page.keyboard.type("5")  # replaces what was there
+    tab_to("Submit job")
+    page.keyboard.press("Enter")
+    expect(page.locator(".heading .state")).to_have_text("done", timeout=180_000)
+    tab_to("80x80x80")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="80x80x80")).to_be_visible()
+    tab_to("Use it: configuration, Python, C, command line, kernel source")
+    page.keyboard.press("Space")
+    tab_to("Copy")
+    page.keyboard.press("Enter")
+    page.wait_for_function("navigator.clipboard.readText().then((text) => JSON.parse(text || '{}').algorithm)")
 
 
 def test_what_others_wrote_stays_text(seen: Seen) -> None:

@@ -27,7 +27,7 @@ from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.importance import LEAST_TRIALS, shares
 from autotune.service.rivals import host_rivals, median_bounds, rivals
-from autotune.store import Hour, Store, StoredTrial, new_owner
+from autotune.store import FailureReason, Hour, Store, StoredTrial, new_owner
 from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance, trial
 
@@ -226,7 +226,7 @@ def test_a_device_shows_its_failures_and_what_was_in_quarantine_is_allowed_again
     assert [item.problem.label for item in store.quarantined()] == ["8x8x8"]
     assert api.post(f"/api/devices/{SLUG}/allow", json={**form, "configuration": {}}).status_code == 400
     assert api.get("/api/devices/none/failures").json() == {
-        "trials": {}, "last_measured": "", "quarantined": [], "total": 0,
+        "trials": {}, "last_measured": "", "reasons": [], "quarantined": [], "total": 0,
     }  # fmt: skip
 
 
@@ -247,6 +247,20 @@ def test_either_kind_of_database_tells_hours_and_drivers_and_allows(place: str) 
         store.add_trial(INVENTED_PROCESSOR, PROBLEM, trial(FAMILY.baseline, TrialState.CRASHED), PROVENANCE)
         hours = [Hour(hour="2026-01-31T12:00:00Z", trials=3, failed=2, temperature_c=50.0, clock_mhz=None)]
         assert store.hours(SLUG, 9) == hours
+        moment = PROVENANCE.measured_at
+        crashed = FailureReason(state="crashed", message="", trials=2, last_measured=moment)
+        store.add_trial(
+            INVENTED_PROCESSOR, PROBLEM, trial(FAST, TrialState.COMPILE_FAILED, message="x" * 999), PROVENANCE
+        )
+        longer = FailureReason(state="compile failed", message="x" * 300, trials=1, last_measured=moment)
+        assert store.failure_reasons(SLUG, 9) == [crashed, longer]
+        assert store.failure_reasons(SLUG, 1) == [crashed]
+        store.add_trial(other := replace(INVENTED_PROCESSOR, slug="other"), PROBLEM, trial(FAST, 5.0), PROVENANCE)
+        assert store.fleet_hours(9) == {
+            SLUG: [replace(hours[0], trials=4, failed=3)],
+            other.slug: [replace(hours[0], trials=1, failed=0, temperature_c=None)],
+        }
+        assert list(store.fleet_hours(1)) == [other.slug]
         assert store.best_by_driver(SLUG, "gemm") == [(PROBLEM, "2.0", 1000.0)]
         assert [store.allow(SLUG, PROBLEM, FAMILY.baseline) for _ in "12"] == [True, False]
         assert store.is_ready()
@@ -322,3 +336,14 @@ def test_finalists_are_rivals_at_the_scale_of_the_winner() -> None:
     assert runner_up.time_ns == pytest.approx(1200)
     assert (runner_up.low_ns, runner_up.high_ns) == pytest.approx((1200 * 0.98, 1200 * 1.02))
     assert [rival.name for rival in others] == ["default", "naive (plainest)"]
+
+
+def test_finals_here_stay_at_their_own_speed_where_the_winner_came_with_a_table() -> None:
+    other = Configuration.of("microtile", micro_tile_m=8, unroll=2)
+    finals = [measured(one, [base] * 3, "final") for one, base in ((FAST, 1900.0), (other, 1500.0)) for _ in range(6)]
+    own, *finalists, _, _ = rivals(winner(source="imported"), finals)
+    assert (own.time_ns, own.low_ns) == (1000.0, None) and "table" in own.note
+    assert [(one.name, one.time_ns) for one in finalists] == [
+        ("microtile", 1500.0),
+        ("microtile, measured here", 1900.0),
+    ]

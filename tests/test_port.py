@@ -14,6 +14,7 @@ from autotune.errors import BuildError, DeviceSelectionError, LaunchError, WorkG
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
 from autotune.measure.measurer import Measurer
+from autotune.measure.operands import Operands
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
 from autotune.model.trial import Job, TrialState
@@ -176,6 +177,22 @@ def test_a_refused_work_group_is_told_from_other_failures(
         port.run(port.bind(kernels[1:], [huge], memory))
     port.run(port.bind(kernels, PLAN.launches, memory))
     assert content(port, memory["out"]) == (2 * X + 1).tolist(), "it goes on"
+
+
+@pytest.mark.parametrize("types", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("shape", ["33,7,5", "640,640,640"])
+def test_inputs_are_those_of_the_seed_whether_drawn_there_or_written(
+    port: Port, types: str, seed: int, shape: str
+) -> None:
+    problem = GemmProblem.parse(f"{shape} {types}")
+    case = FAMILY.make_case(problem, seed)
+    assert {"a", "b"} <= case.draws.keys()
+    operands = Operands(port)
+    loaded = operands.load(case, FAMILY.plan(problem, FAMILY.baseline))
+    assert operands.are_intact(loaded)
+    port.fill(loaded.memory["b"], np.zeros(1, loaded.host["b"].dtype))
+    assert not operands.are_intact(loaded)
 
 
 def test_too_much_memory_is_refused(port: Port) -> None:

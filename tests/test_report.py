@@ -337,7 +337,7 @@ def test_a_page_opens_from_disk_and_draws_itself(tmp_path: Path, browser: "Brows
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth") == width
-    counts = page.get_by_role("table", name="Sizes by their gain").get_by_role("cell").all_text_contents()
+    counts = page.get_by_role("table", name="Sizes of gemm by their gain").get_by_role("cell").all_text_contents()
     assert list(map(int, counts)) == sizes_by_gain(WINNERS)
     page.get_by_role("application").focus()
     page.keyboard.press("End")

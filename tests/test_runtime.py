@@ -764,6 +764,24 @@ def test_reductions_of_numpy_and_pyopencl_arrays(reduce: Reduce, operation: str)
     assert np.allclose(reduce(on_device, operation).get(), expected)
 
 
+def test_a_bound_reduction_is_repeated(reduce: Reduce) -> None:
+    values = cla.to_device(reduce.queue, matrix(6, 32))
+    out = cla.zeros(reduce.queue, (6,), np.float32)
+    calls = reduce.stats.calls
+    bound = reduce.bind(values, "max", out)
+    for number in range(3):
+        values.set(matrix(6, 32) + number)
+        assert bound() is out
+        assert np.array_equal(out.get(), (matrix(6, 32) + number).max(axis=1))
+    assert reduce.stats.calls == calls + 3
+    on_host = matrix(6, 32)
+    bound = reduce.bind(on_host, "min")
+    first = bound()
+    assert np.array_equal(first, matrix(6, 32).min(axis=1))
+    on_host[:] = 5
+    assert bound() is first and (first == 5).all()
+
+
 def test_reductions_elsewhere(reduce: Reduce) -> None:
     values = reduce.allocate((6, 32), np.float32)
     values[...] = matrix(6, 32)

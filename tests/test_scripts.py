@@ -9,8 +9,10 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from autotune.kernels import FILES, families_of_files
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial, TrialState
@@ -104,7 +106,27 @@ class TestForetoldGain:
         run = bench.search(path, seed=1, budget=40, foretells=True)
         assert len(set(run.rows)) == 40 and run.rows == bench.search(path, seed=1, budget=40).rows
         assert [forecast.trials for forecast in run.forecasts] == [15, 20, 25, 30, 35, 40]
-        assert bench.curve(run, bench.load(path).times_ms, 40)[-1] == 1.0
+        assert bench.curve(run.rows, bench.load(path).times_ms, 40)[-1] == 1.0
+
+    def test_a_search_with_the_ledger_of_a_sibling_begins_with_its_winner(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench = load("bench_search")
+        paths = [tmp_path / f"made_{card}.csv" for card in ("W1", "W2", "A3")]
+        for path, best in zip(paths, (4, 6, 24), strict=True):
+            lines = [f"{x},{y},{abs(x - best) + abs(y - 8) + 1 if x * y < 300 else ''}" for x in SIZES for y in SIZES]
+            path.write_text("\n".join(["x,y,time_ms", *lines]), encoding="utf-8")
+        monkeypatch.setenv(FILES, "")  # put back after the test
+        bench.write_kernel_files(paths, tmp_path)
+        families_of_files.cache_clear()
+        runs = [bench.search(path, seed, 40) for path in paths for seed in (0, 1)]
+        tasks = list(bench.sibling_tasks(paths, runs))
+        assert [(task[0], list(task[1]), task[2]) for task in tasks[:2]] == [(paths[0], paths[1:], s) for s in (0, 1)]
+        found, teachers = bench.search_warm(tasks[0])
+        assert teachers == ("w2", "a3"), "the devices of its maker teach first"
+        times = bench.load(paths[1]).times_ms
+        assert found.rows[0] == min(tasks[0][1][paths[1]], key=lambda row: (np.isnan(times[row]), times[row]))
+        assert len(set(found.rows)) == len(found.rows) == bench.SIBLING_BUDGET
 
 
 def _trial(number: int, time_ns: float | None) -> Trial:

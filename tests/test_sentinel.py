@@ -107,9 +107,14 @@ def hash_of(configuration: Configuration) -> int:
     return sum(ord(c) * 31**i for i, c in enumerate(configuration.key[:400]))
 
 
-def search(store: Store, clock: Clock, worker: FakeWorker, trials: int) -> tuple[Outcome, Recorder]:
+def search(
+    store: Store, clock: Clock, worker: FakeWorker, trials: int, *, is_sustained: bool = False
+) -> tuple[Outcome, Recorder]:
     recorder = Recorder()
-    outcome = searches.search(store, worker, trials, device=DEVICE, recorder=recorder, algorithms=["dot"], clock=clock)
+    outcome = searches.search(
+        store, worker, trials, device=DEVICE, recorder=recorder, algorithms=["dot"], clock=clock,
+        is_sustained=is_sustained,
+    )  # fmt: skip
     return outcome, recorder
 
 
@@ -177,6 +182,37 @@ def test_rests_end_where_they_do_not_help(store: Store, clock: Clock) -> None:
     worker = FakeWorker(time_of)
     search(store, clock, worker, trials=62)
     assert 0 < clock.slept <= sentinel.REST_S
+
+
+def test_sustained_times_are_those_of_a_device_that_is_hot_and_gets_no_rests(store: Store, clock: Clock) -> None:
+    heat = 1.0
+
+    def time_of(job: Job) -> float:
+        nonlocal heat
+        clock.now += 2.0
+        heat = min(1.5, heat + 0.05)  # the clock that it can hold
+        return heat * own_time(job.configuration)
+
+    worker = FakeWorker(time_of)
+    outcome, recorder = search(store, clock, worker, trials=40, is_sustained=True)
+    searched = [s.trial for s in store.trials(DEVICE.slug, "gemm", PROBLEM) if s.purpose == "search"]
+    assert clock.slept == 0.0
+    assert recorder.drifts[0][0] == pytest.approx(1.5 / 1.05, rel=0.05), "heated before the second trial"
+    assert [t.time_ns for t in searched[1:]] == pytest.approx([1.5 * own_time(t.configuration) for t in searched[1:]])
+    assert outcome.winner
+    assert outcome.winner.time_ns == pytest.approx(1.5 * own_time(outcome.winner.configuration))
+
+
+def test_heating_ends_when_a_device_never_holds_its_speed(store: Store, clock: Clock) -> None:
+    times = iter(range(10**6))
+
+    def time_of(job: Job) -> float:
+        clock.now += 10.0
+        return own_time(job.configuration) * (1.0 + 0.2 * (next(times) % 2))
+
+    search(store, clock, FakeWorker(time_of), trials=1, is_sustained=True)
+    heated = [s for s in store.trials(DEVICE.slug, "gemm", PROBLEM) if s.purpose == "sentinel"]
+    assert len(heated) * 10.0 <= 2 * (sentinel.HEAT_S + 10.0)
 
 
 @untraced()

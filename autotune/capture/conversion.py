@@ -56,10 +56,11 @@ class Conversion:
         self._meaning = meaning
         self._check()
         self._options = split_options(launch.options)
-        self._source = _with_includes(launch.source.read_text("utf-8", "replace"), self._folders)
-        self._types = Types(_preprocessed(self._source, self._options))
+        source = _with_includes(launch.source.read_text("utf-8", "replace"), self._folders)
+        self._types = Types(_preprocessed(source, self._options))
         self._names = _names_of(launch.arguments)
         self._by_value = [i for i, a in enumerate(launch.arguments) if a.address == PRIVATE and self._scalar(a) is None]
+        self._source = with_pointers(source, launch.kernel, self._by_value, len(launch.arguments))
         self._sizes = self._named_sizes() or {"work_items": launch.global_size[0]}
         macros = dict(re.findall(r"#\s*define\s+(\w+) (.*)", _preprocessed(self._source, self._options, "-dM")))
         self._proposal = propose(
@@ -77,8 +78,6 @@ class Conversion:
         folder.mkdir(parents=True)
         proposal = self._proposal
         (folder / "kernel.cl").write_text(guarded(self._source, [*proposal.parameters]), "utf-8")
-        if self._by_value:
-            (folder / "by_value.cl").write_text(self._wrapper(), "utf-8")
         entries, outputs = self._entries(folder)
         path = folder / "kernel.toml"
         path.write_text(self._text(entries, outputs), "utf-8")
@@ -231,42 +230,17 @@ class Conversion:
 
     # Text
 
-    def _wrapper(self) -> str:
-        """Return the source of a kernel that reads from memory what the kernel takes by value."""
-        declared, passed = [], []
-        for number, argument in enumerate(self._launch.arguments):
-            name = f"a{number}"
-            type_name = argument.type.rstrip()
-            if number in self._by_value:
-                declared.append(f"__global const {type_name} *{name}")
-            elif argument.order:
-                access = {0x11A0: "__read_only", 0x11A1: "__write_only", 0x11A2: "__read_write"}
-                declared.append(f"{access.get(argument.access, '')} {type_name} {name}")
-            elif argument.address == PRIVATE:
-                declared.append(f"{type_name} {name}")
-            else:
-                space = {LOCAL: "__local", 0x119D: "__constant"}.get(argument.address, "__global")
-                words = [w for bit, w in ((1, "const"), (4, "volatile")) if argument.qualifier & bit]
-                declared.append(" ".join([space, *(w for w in words if w not in type_name), f"{type_name} {name}"]))
-            passed.append(f"*{name}" if number in self._by_value else name)
-        kernel = self._launch.kernel
-        return (
-            f"/* {kernel}, with what it takes by value read from memory, since kernel files pass only numbers. */\n"
-            f"__kernel void {kernel}_captured({', '.join(declared)}) {{\n    {kernel}({', '.join(passed)});\n}}\n"
-        )
-
     def _text(self, entries: Sequence[Entry], outputs: Mapping[str, str]) -> str:
         launch, proposal = self._launch, self._proposal
-        kernel = f"{launch.kernel}_captured" if self._by_value else launch.kernel
         left = [o for o in self._options if not o.startswith("-I") and not _defines(o, proposal.parameters)]
         options = [option.replace("{", "{{").replace("}", "}}") for option in left]
         lines = [
             f"# {self._meaning}",
             f"# {_told_of(launch)}",
             f"name = {_toml(self._name)}",
-            f"source = {_toml(['kernel.cl', 'by_value.cl'] if self._by_value else 'kernel.cl')}",
+            'source = "kernel.cl"',
             *([f"build_options = {_toml(options)}"] if options else []),
-            *_launch_lines(kernel, proposal, self._names),
+            *_launch_lines(launch.kernel, proposal, self._names),
             "", "[sizes]", *_pairs(self._sizes),
             "", "# Proposed: check which of these may vary, and remove the others.", "[parameters]",
             *_pairs(proposal.parameters),
@@ -278,6 +252,43 @@ class Conversion:
         lines += [f"{e.name} = {{ {', '.join(_pairs(e.keys))} }}" for e in entries]
         lines += ["", "# The contents after the captured launch.", "[reference.outputs]", *_pairs(outputs)]
         return "\n".join(lines) + "\n"
+
+
+def with_pointers(source: str, kernel: str, by_value: Sequence[int], count: int) -> str:
+    """Return a source whose kernel reads the arguments of these numbers from memory, instead of taking them by value.
+
+    Kernel files pass only numbers by value. A second kernel that calls the first would not do: what becomes of the
+    local memory of a kernel that another calls is up to the driver. Raises Unsuitable where the definition, of `count`
+    arguments, is not found.
+    """
+    found = 0
+
+    def changed(definition: re.Match[str]) -> str:
+        nonlocal found
+        parameters = re.split(r",(?![^()]*\))", re.sub(r"//[^\n]*|/\*.*?\*/", " ", definition[2], flags=re.DOTALL))
+        if len(parameters) != count or "#" in definition[2]:
+            return definition[0]
+        found += 1
+        values = []
+        for number in by_value:
+            declared = parameters[number].strip()
+            kind, name = (
+                re.sub(r"\b(?:const|(?:__)?private)\b", " ", declared[: -len(_last(declared))]),
+                _last(declared),
+            )
+            parameters[number] = f"__global const {kind.strip()} *{name}_in_memory"
+            values.append(f" {declared} = *{name}_in_memory;")
+        return f"{definition[1]}({','.join(parameters)}) {{{''.join(values)}"
+
+    text = r"(?:[^(){};]|\((?:[^()]|\([^()]*\))*\))*"
+    result = re.sub(rf"(\b{kernel}\s*)\(({text})\)\s*\{{", changed, source) if by_value else source
+    if by_value and not found:
+        raise Unsuitable("it takes structures or vectors by value, and its definition was not found in the source")
+    return result
+
+
+def _last(declaration: str) -> str:
+    return re.split(r"\W", declaration)[-1]
 
 
 def _launch_lines(kernel: str, proposal: Proposal, names: Sequence[str]) -> list[str]:
@@ -337,15 +348,18 @@ def _with_includes(text: str, folders: Sequence[Path]) -> str:
     """Return a source with the files that it includes in their places, where they can be found."""
     count = 0
 
-    def included(found: re.Match[str]) -> str:
-        nonlocal count
-        path = next((folder / found[1] for folder in folders if (folder / found[1]).is_file()), None)
-        count += 1
-        if path is None or count > _MOST_INCLUDES:
-            return found[0]
-        return _INCLUDE.sub(included, path.read_text("utf-8", "replace"))
+    def inserted(text: str, beside: Sequence[Path]) -> str:
+        def included(found: re.Match[str]) -> str:
+            nonlocal count
+            path = next((place / found[1] for place in (*beside, *folders) if (place / found[1]).is_file()), None)
+            count += 1
+            if path is None or count > _MOST_INCLUDES:
+                return found[0]
+            return inserted(path.read_text("utf-8", "replace"), [path.parent])
 
-    return _INCLUDE.sub(included, text)
+        return _INCLUDE.sub(included, text)
+
+    return inserted(text, ())
 
 
 def _names_of(arguments: Sequence[Argument]) -> list[str]:

@@ -5,8 +5,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from autotune.kernel_file.draft import values_near
+
 MOST_PARAMETERS = 20
-_LARGEST = 1024
 _AXES = ("WORK_GROUP_X", "WORK_GROUP_Y", "WORK_GROUP_Z")
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d+)[uU]?\)?[ \t]*(?:(?://|/\*).*)?$", re.MULTILINE)
 _ANY_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(.*(?:\\\n.*)*)", re.MULTILINE)
@@ -126,7 +127,7 @@ def propose(
             numbers.pop(name, None)
     else:
         groups = _free_groups(global_size, local_size)
-    values = {name: _values(name, value, source) for name, value in numbers.items()}
+    values = {name: values_near(name, value, source) for name, value in numbers.items()}
     items = [
         _items(count, local_size[i] if i in tied else 0, tied.get(i, ""), sizes, numbers)
         for i, count in enumerate(global_size)
@@ -165,19 +166,6 @@ def _numbers(source: str, macros: Mapping[str, str], defined: Mapping[str, int])
     names = {*(match[1] for match in _DEFINE.finditer(source)), *defined} - undefined
     values = {name: re.fullmatch(r"\(?(\d{1,9})[uU]?\)?", macros.get(name, "").strip()) for name in names}
     return {name: int(value[1]) for name, value in sorted(values.items()) if value and not _TYPE.search(name)}
-
-
-def _values(name: str, value: int, source: str) -> list[int]:
-    """Return values to try: those that the preprocessor compares with, a switch, or powers of two around one."""
-    conditions = [line for line in re.findall(r"#[ \t]*(?:el)?if\b(.*)", source) if re.search(rf"\b{name}\b", line)]
-    compared = {int(v) for line in conditions for v in re.findall(rf"\b{name}\s*[=!]=\s*(\d{{1,9}})\b", line)}
-    if len(compared | {value}) > 2:
-        return sorted(compared | {value})
-    if value == 0 or (value == 1 and conditions):
-        return [0, 1]
-    if value > _LARGEST or value & (value - 1):
-        return [value]
-    return [v for v in (value // 4, value // 2, value, 2 * value, 4 * value) if 1 <= v <= _LARGEST]
 
 
 def _free_groups(global_size: Sequence[int], local_size: Sequence[int]) -> dict[str, list[int]]:

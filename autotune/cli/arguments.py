@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 import autotune
 from autotune.device.families import FAMILIES
 from autotune.errors import UsageError, did_you_mean
-from autotune.kernels import family_names
+from autotune.kernels import FILES, KERNEL_FILES, family_names, is_family
 
 MODULES = (
-    "devices", "doctor", "presets", "run", "init", "check", "tune", "capture", "verify", "status", "report", "compile",
-    "builder", "evaluate", "lookup", "show", "misses", "export", "import_table", "backup", "help", "serve", "worker",
-    "jobs",
+    "devices", "doctor", "presets", "run", "bundle", "init", "check", "tune", "capture", "verify", "status", "report",
+    "compile", "builder", "evaluate", "lookup", "show", "misses", "export", "import_table", "backup", "help", "serve",
+    "worker", "jobs",
 )  # fmt: skip
 """The modules with commands, in the order in which `autotune --help` lists these."""
 
@@ -146,10 +146,25 @@ def one_of(*arguments: Argument) -> Argument:
 def family(meaning: str, *, default: str | None = "gemm") -> Argument:
     def add(parser: Any) -> None:  # only now, since a family's file may be wrong
         names = family_names()
-        told = f"kernel family, {' or '.join(names)}: {meaning}" + (f" ({default})" if default else "")
-        parser.add_argument("--family", metavar="NAME", choices=names, default=default, help=told)
+        told = f"kernel family, {', '.join(names)} or a kernel file: {meaning}" + (f" ({default})" if default else "")
+        parser.add_argument("--family", metavar="NAME", type=_family, default=default, help=told)
 
     return add
+
+
+def _family(text: str) -> str:
+    """Return the name of a family, or of that of a kernel file, which the process and its children know from then on.
+
+    Raises UsageError.
+    """
+    if text.endswith(KERNEL_FILES):
+        from autotune.search.own_kernel import use_file
+
+        return use_file(Path(text)).name
+    if not is_family(text):
+        there = f"there are {', '.join(family_names())}; name your kernel's file, or list it in {FILES}"
+        raise UsageError(f"--family: there is no kernel family {text[:80]!r}", hint=there)
+    return text
 
 
 def shape(meaning: str) -> Argument:
@@ -158,7 +173,7 @@ def shape(meaning: str) -> Argument:
         "SHAPE",
         f"{meaning}; one value per shape, quoted if it has words: "
         '512,512,512 (or 512x512x512) "64,64,64 nt float16 batch=12" "1,4096,4096 constant=b"; '
-        "for reduce BATCH,CHANNELS[,operation[,dtype]]",
+        "for reduce and rows BATCH,CHANNELS[,operation[,dtype]]",
     )
 
 
@@ -220,19 +235,19 @@ WIDE = flag(
     "show every column of the table, also those that do not fit the terminal: trials of this run, samples of "
     "the winner's time, verifications of its result, ...",
 )
-WANTED = (
+BUNDLED = (
     DEVICE,
     family("that of the shapes given here; a preset has its own"),
     shape("a shape to tune"),
     SHAPES,
     TOKENS,
     repeated("--preset", "NAME", "the products of a network; see autotune presets"),
-    integer("--trials", 1, 10**9, "at most N new trials for each shape"),
     budget("time for all shapes: 90s, 10m, 1h30m"),
     words("--algorithm", "NAME", "search only these: naive, dot, ..."),
     seed("seed of the proposals; inputs are drawn afresh in every run"),
 )
 """The arguments that say what to tune, on which device, and for how long."""
+WANTED = (*BUNDLED, integer("--trials", 1, 10**9, "at most N new trials for each shape"))
 _SERVER = "address of autotune serve, such as http://10.0.0.5:8765"
 TOKEN = file("--token-file", "file with the service's token in its first line")
 SERVER = (argument("--server", metavar="URL", required=True, help=_SERVER), TOKEN)

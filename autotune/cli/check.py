@@ -30,6 +30,8 @@ SIMULATOR = "oclgrind"
 """A device that finds data races, bad accesses and uninitialised values, thousands of times slower than others."""
 SIMULATED_S = 300.0
 MOST_COMPLAINTS = 10
+FAULT = " (a fault: the kernel leaves its memory, or reads what is not aligned, as NVIDIA's local void * is not)"
+"""What a driver means that refuses its queue after a launch."""
 _INSIDE = "AUTOTUNE_SIMULATED"
 """Environment variable that is set in the process that Oclgrind runs."""
 
@@ -69,6 +71,9 @@ def check_command(options: argparse.Namespace) -> int:
     wrong = [trial for _, _, trial in rows if trial.state is not TrialState.COMPLETE]
     if not wrong and not complaints and not options.json:
         print(f"{len(rows)} runs are right")
+    given = family.file.reference
+    if not (given.kernel or given.python or given.outputs):
+        tell("there is no reference: the default was compared with itself only")
     return WRONG if wrong or complaints or not rows else 0
 
 
@@ -81,30 +86,45 @@ def _simulated(family: "FileFamily") -> list[str]:
         tell("Oclgrind is not used: it needs small sizes, listed under `check`")
         return []
     tell(f"looking for races and bad accesses with Oclgrind, at most {SIMULATED_S:.0f} s ...")
-    ours = [sys.executable, "-m", "autotune", "check", str(family.file.path), "--small", "--device", SIMULATOR]
+    has_images = any(entry.image or entry.line for entry in family.file.arguments.values())
+    # Oclgrind takes all that is in an image for uninitialised.
+    for checks in (("--data-races", "--uninitialized"), ("--data-races",))[has_images:]:
+        text = _log_of_simulator([program, *checks], family.file.path)
+        fatal = re.search(r"FATAL ERROR.*\n(.*)", text)
+        if not fatal:
+            break
+        tell(f"Oclgrind gave up with {' '.join(checks)}: {fatal[1]}")
+    found = dict.fromkeys(filter(None, map(_complaint, re.split(r"\n\s*\n", text))))
+    return [f"oclgrind: {line}" for line in list(found)[:MOST_COMPLAINTS]]
+
+
+def _log_of_simulator(simulator: list[str], file: Path) -> str:
+    """Return what Oclgrind writes of a check at the small sizes; empty, and told why, if it cannot run it."""
+    ours = [sys.executable, "-m", "autotune", "check", str(file), "--small", "--device", SIMULATOR]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        command = [program, "--data-races", "--uninitialized", "--log", str(log), *ours]
         environment = {**os.environ, _INSIDE: "1"}
         try:
             done = subprocess.run(  # noqa: S603 - our own command
-                command, env=environment, capture_output=True, text=True, timeout=SIMULATED_S, check=False
-            )
+                [*simulator, "--log", str(log), *ours],
+                env=environment, capture_output=True, text=True, timeout=SIMULATED_S, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired:
             tell("Oclgrind was stopped: these sizes take it too long")
-            return []
+            return ""
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    found = dict.fromkeys(filter(None, map(_complaint, re.split(r"\n\s*\n", text))))
-    if not found and done.returncode:
-        tell(f"Oclgrind could not run it: {done.stderr.strip().splitlines()[-1:] or done.stdout[-300:]}")
-    return [f"oclgrind: {line}" for line in list(found)[:MOST_COMPLAINTS]]
+    if done.returncode and not text:
+        tell(f"Oclgrind could not run it: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
+    return text
 
 
 def _complaint(paragraph: str) -> str:
     """Return a complaint of Oclgrind in one line, without addresses; empty for anything else."""
     lines = paragraph.strip().splitlines()
     what = re.sub(r" (at|to|from)( \w+){0,3} (memory )?address 0x[0-9a-f]+", "", lines[0]) if lines else ""
-    if not re.search(r"race|[Ii]nvalid|[Uu]ninitialized|exceeds|outside|out of|alignment|divergence", what):
+    if "FATAL ERROR" in what or not re.search(
+        r"race|[Ii]nvalid|[Uu]ninitialized|exceeds|outside|out of|alignment|divergence", what
+    ):
         return ""
     kernel = next((line.split(":")[1].strip() for line in lines if "Kernel:" in line), "")
     place = next((line.strip().rstrip(":") for line in lines if "At line" in line), "")
@@ -140,7 +160,9 @@ def _run(worker: Any, device: Device, family: "FileFamily", problem: Problem, co
 def _print(device: Device, rows: list[tuple[Problem, Trial]]) -> None:
     for problem, trial in rows:
         measured = trial.measurement
-        told = f"right, {measured.time_ns / 1e3:.4g} us" if measured else f"{trial.state.value}: {trial.message}"
+        told = f"right, {measured.time_ns / 1e3:.4g} us" if measured else trial.state.value
+        told += f": {trial.message}" if trial.message else ""
+        told += FAULT if re.search("INVALID_COMMAND_QUEUE|OUT_OF_RESOURCES", trial.message) else ""
         print(f"{device.slug}  {problem.label}  {trial.configuration.algorithm}: {told}")
 
 

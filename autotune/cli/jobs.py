@@ -194,7 +194,7 @@ def _refuse_what_stays_here(options: argparse.Namespace) -> None:
     """Raises UsageError for options that a job of the service does not support."""
     given = [
         name
-        for name in ("misses", "retry_quarantined", "learn_from", "db", "until_gain", "sampler_options")
+        for name in ("misses", "retry_quarantined", "sustained", "learn_from", "db", "until_gain", "sampler_options")
         if getattr(options, name)
     ]
     if options.sampler != "ours":

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from autotune import __version__, codec
-from autotune.errors import UsageError
+from autotune.errors import AutotuneError, UsageError
 from autotune.lookup.json_table import plain_entry
+from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.trial import Winner
 from autotune.paths import replace_file
@@ -66,6 +67,19 @@ def print_result(options: argparse.Namespace, device: str, outcomes: "Sequence[O
             "total": {"default_ns": before, "tuned_ns": after},
         }
     )
+
+
+def require_winners(device: Device, outcomes: "Sequence[Outcome]") -> None:
+    """Raises AutotuneError, with the commonest reason, when some problem has no winner."""
+    failed = [outcome.request.problem.label for outcome in outcomes if outcome.winner is None]
+    if failed:
+        shapes = ", ".join(failed[:5]) + (" and others" if len(failed) > 5 else "")
+        cause = next((o.commonest_failure for o in outcomes if o.winner is None and o.commonest_failure), None)
+        because = f": {cause.count} times {cause.state.value}: {cause.message}" if cause and cause.message else ""
+        raise AutotuneError(
+            f"no configuration gave correct results for {shapes}{because}",
+            hint=f"run `autotune doctor --device {device.slug}`, or try another driver for the device",
+        )
 
 
 def plain_outcome(outcome: Outcome) -> dict[str, Any]:

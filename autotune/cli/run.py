@@ -12,7 +12,7 @@ from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, LEARN_FROM, QUIET
 from autotune.cli.interrupts import Interrupts, tell_stopped
 from autotune.cli.jobs import run_elsewhere
 from autotune.cli.models import is_model, read_model
-from autotune.cli.output import print_result, standard_error, tell
+from autotune.cli.output import print_result, require_winners, standard_error, tell
 from autotune.device.links import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
 from autotune.kernels import find_family
@@ -68,6 +68,11 @@ def parse_share(text: str) -> float:
         "begin with the configurations that crashed, hung or were running when an earlier run was killed; "
         "without this option they are never run again",
     ),
+    flag(
+        "--sustained",
+        "times at the speed that the device holds when hot, as in long use of a phone: heats it before the search and "
+        "before the finals, and gives it no rests",
+    ),
     argument(
         "--no-crossover",
         dest="crossover",
@@ -83,7 +88,7 @@ def parse_share(text: str) -> float:
     examples=(
         "run --device cpu --shape 512,512,512 --budget 2m",
         "run --device adreno --shape 64,3136,576 1000,1,2048 --trials 200 --algorithm microtile",
-        "run --device mali --preset resnet50 --budget 1h --db phone.sqlite",
+        "run --device mali --preset resnet50 --budget 1h --sustained --db phone.sqlite",
         "run --device mali --shape 512,512,512 --until-gain 1%",
         'run --device cpu --shape 512,512,512 "64,64,64 nt float16" --trials 50',
         "run --device cpu --family reduce --shape 64,1000 512,768,max --budget 1m",
@@ -96,7 +101,7 @@ def run_command(options: argparse.Namespace) -> int:
         return run_elsewhere(options)
     if not (options.shape or options.shapes or options.preset or options.misses):
         _use_default_preset(options)
-    return tune_requests(options, *_requests(options))
+    return tune_requests(options, *wanted_requests(options))
 
 
 def tune_requests(options: argparse.Namespace, own: list[Request], others: list[Request]) -> int:
@@ -169,10 +174,11 @@ def _tune(
             worker=worker,
             builds=builders_for(device),
             retries_quarantined=options.retry_quarantined,
+            is_sustained=options.sustained,
             sampler=sampler,
             foreign=foreign,
         )
-        _learn(store, device, outcomes)
+        learn(store, device, outcomes)
         if options.crossover:
             _compare_with_host(store, device, outcomes, interrupts)
     return _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
@@ -197,7 +203,7 @@ def _tell_lost(lost: "Sequence[Quarantined]") -> None:
         )
 
 
-def _requests(options: argparse.Namespace) -> tuple[list[Request], list[Request]]:
+def wanted_requests(options: argparse.Namespace) -> tuple[list[Request], list[Request]]:
     """Return the shapes that the device must be able to hold, and others, which are left out where it cannot.
 
     With presets or misses only those of --shape must fit. Raises UsageError.
@@ -258,7 +264,7 @@ def _missed(device: Device, *, is_alone: bool) -> list[Request]:
     return missed
 
 
-def _learn(store: "Store", device: Device, outcomes: Sequence[Outcome]) -> None:
+def learn(store: "Store", device: Device, outcomes: Sequence[Outcome]) -> None:
     """Fit the device's predictors again, and forget the misses that are now tuned. A failure is only reported."""
     from autotune.lookup.misses import Miss, default_file, forget_misses, read_misses
     from autotune.predict import refresh_predictors
@@ -388,13 +394,5 @@ def _report(
     print_result(options, device.slug, outcomes, is_complete=is_complete)
     if was_stopped:
         return tell_stopped(options, "every trial is kept. To go on")
-    failed = [outcome.request.problem.label for outcome in outcomes if outcome.winner is None]
-    if failed:
-        shapes = ", ".join(failed[:5]) + (" and others" if len(failed) > 5 else "")
-        cause = next((o.commonest_failure for o in outcomes if o.winner is None and o.commonest_failure), None)
-        because = f": {cause.count} times {cause.state.value}: {cause.message}" if cause and cause.message else ""
-        raise AutotuneError(
-            f"no configuration gave correct results for {shapes}{because}",
-            hint=f"run `autotune doctor --device {device.slug}`, or try another driver for the device",
-        )
+    require_winners(device, outcomes)
     return 0

@@ -47,6 +47,6 @@ def tune_command(options: argparse.Namespace) -> int:
     own = read_requests(family.problem_type, options.shape, []) if options.shape else family.requests
     usual = {
         "family": family.name, "misses": False, "algorithm": [], "until_gain": None, "sampler": "ours",
-        "sampler_options": "", "crossover": False,
+        "sampler_options": "", "crossover": False, "sustained": False,
     }  # fmt: skip
     return tune_requests(argparse.Namespace(**vars(options), **usual), own, [])

@@ -45,6 +45,14 @@ _COMPUTE_CAPABILITY = (0x4000, 0x4001)
 _HALF_ARITHMETIC_SINCE, _INTEGER_DOT_SINCE, _MATRIX_UNITS_SINCE = 53, 61, 80
 """The compute capability, times ten, from which on NVIDIA's GPUs can do it; their compiler accepts half arithmetic
 without announcing it. Probes say whether it works."""
+FURTHER_QUERIES = (
+    _IMAGE_PITCH_ALIGNMENT,
+    _IMAGE_MAX_BUFFER_SIZE,
+    _ATOMIC_MEMORY_CAPABILITIES,
+    *_COMPUTE_CAPABILITY,
+    *(code for _, code, _ in (*_REGISTER_ALLOCATIONS, *_SUB_GROUP_SIZES)),
+)
+"""Codes that are asked by `Machine.query`."""
 
 
 class Machine(Protocol):

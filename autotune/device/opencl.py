@@ -31,6 +31,7 @@ from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, LocalMemory, Plan
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.paths import user_cache_folder
+from autotune.space.family import Draw
 
 CHANNELS = {name: getattr(cl.channel_type, number.channel) for name, number in ELEMENT_TYPES.items() if number.channel}
 CHANNEL_ORDERS = {4: cl.channel_order.RGBA, 2: cl.channel_order.RG, 1: cl.channel_order.R}
@@ -199,6 +200,9 @@ class Session:
                 )
         if not wait:
             self._written.append(event)
+
+    def draw(self, memory: Memory, draw: Draw, behind: NDArray[Any]) -> bool:  # noqa: ARG002 - NumPy is on this machine
+        return False
 
     def fill(self, memory: Memory, value: NDArray[Any]) -> None:
         if not isinstance(memory, cl.Buffer):

@@ -19,6 +19,7 @@ from autotune.device.sensors import Reading
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan
 from autotune.model.problem import ELEMENT_TYPES
+from autotune.space.family import Draw
 
 NUMPY_TYPES: dict[str, type[np.generic]] = {name: getattr(np, name) for name in ELEMENT_TYPES}
 
@@ -124,6 +125,13 @@ class Port(Protocol):
         """Copy contiguous values to the start of a buffer, or to all pixels of an image.
 
         Without `wait` the values must not change until the next command that waits.
+        """
+        ...
+
+    def draw(self, memory: Memory, draw: Draw, behind: NDArray[Any]) -> bool:
+        """Have the device's machine draw random numbers from the start of a buffer; `behind` follows them.
+
+        Returns False, and does nothing, where writing them is as good.
         """
         ...
 

@@ -225,6 +225,8 @@ class FamilyInC:
 
     def _derived(self, name: str) -> str:
         """Return C for a value that follows from one text field, such as the bytes of an element; empty for others."""
+        if name not in self.plain.constraint_values():
+            return ""
         found = ""
         for field, words in self.rules.words.items():
             examples = {word: self._least_problem({field: word}) for word in words}

@@ -32,6 +32,7 @@ class FileCase(Case):
         self._file = file
         self.reference = reference
         self.scalars: Mapping[str, float] = {}
+        self._seed = seed
         numbers = np.random.default_rng(seed)
         inputs: dict[str, NDArray[Any]] = {}
         for buffer in plan.buffers:
@@ -55,6 +56,7 @@ class FileCase(Case):
         self.right = {name: values.copy() for name, values in outputs.items()}
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
+        self.remark = "; ".join(filter(None, (self._unwritten(name, values) for name, values in outputs.items())))
         return max((self._ratio(outputs[name], right) for name, right in self.right.items()), default=float("inf"))
 
     def _ratio(self, found: NDArray[Any], right: NDArray[Any]) -> float:
@@ -74,6 +76,13 @@ class FileCase(Case):
         with np.errstate(invalid="ignore", divide="ignore"):
             ratios = np.where(a == b, 0.0, np.abs(a - b) / tolerance)
         return float("inf") if np.isnan(ratios).any() else float(ratios.max())
+
+    def _unwritten(self, name: str, found: NDArray[Any]) -> str:
+        """Return the share of an output's elements that still hold what was there before the call, if there are any."""
+        if self._file.arguments[name].access != "out" or found.dtype.kind != "f":
+            return ""
+        share = float(np.mean(found == _poison(found.dtype, self._seed)))
+        return f"{share:.3g} of the elements of {name} are never written: is global_size too small?" if share else ""
 
     def _computed(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
         """Return what the Python function says. Raises ProblemError when it fails or returns something else."""

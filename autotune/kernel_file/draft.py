@@ -18,6 +18,17 @@ _GROUP = re.compile(r"reqd_work_group_size\s*\(([^()]*)\)")
 _TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items()}
 _OTHERS = {"unsigned": "uint32", "size_t": "uint64", "bool": "uint8", "void": "uint8"}
 _USUAL_SIZE = 1024
+_LARGEST = 1024
+"""Largest number of a source that is taken for something to choose, rather than a size."""
+_GROUP_NAMES = re.compile(r"(block|group|wg|work|local)", re.IGNORECASE)
+_OUTPUT_NAMES = re.compile(r"(?:p_|d_)?(?:out\w*|dst\w*|dest\w*|res\w*|y|c)", re.IGNORECASE)
+_OF_LANGUAGE = re.compile(
+    r"(?:CLK_|CL_|M_|FLT_|DBL_|HALF_|U?(?:CHAR|SHRT|INT|LONG)_|__|cl_|as_|convert_)\w*|\d\w*|INFINITY|NAN|MAXFLOAT|NULL"
+    r"|HUGE_VALF?|true|false|if|else|for|while|do|return|break|continue|switch|case|default|goto|sizeof|struct|typedef"
+    r"|(?:u?(?:char|short|int|long)|float|double|half)\d*|unsigned|signed|bool|void|size_t|ptrdiff_t|const|restrict"
+    r"|volatile|static|inline|(?:__)?(?:kernel|global|local|constant|private)|enum|union|read_only|write_only|[su]\d+"
+)
+_AXES = "XYZ"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +74,55 @@ def draft(source: Path, kernel: str = "") -> str:
     found = kernels[name]
     body = text[found.end() :]
     body = body[: next((other.start() for other in _KERNEL.finditer(body)), None)]
+    source_ = _Source(text=text, kernel=name, others=[other for other in kernels if other != name], body=body)
     arguments = {argument.name: argument for argument in _arguments(found["arguments"], body)}
     group = _GROUP.search(found[0])
-    used = {key: value for key, value in _DEFINE.findall(text) if len(re.findall(rf"\b{key}\b", text)) > 1}
-    return "\n".join(_lines(source.name, name, list(arguments.values()), used, group[1] if group else ""))
+    return "\n".join(_lines(source.name, source_, list(arguments.values()), group[1] if group else ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """The text of a source without comments, and of the kernel that is to be described."""
+
+    text: str
+    kernel: str
+    others: list[str]
+    body: str
+
+    @property
+    def dimensions(self) -> int:
+        """How many dimensions the kernel asks for its place in."""
+        asked = re.findall(r"\bget_(?:global|local|group|num|enqueued)_\w+\s*\(\s*([012])\s*\)", self.body)
+        return max(map(int, asked), default=0) + 1
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Numbers that are defined, and used other than to ask whether they are."""
+        plain = re.sub(r"^[ \t]*#[ \t]*(?:ifn?def|undef)\b.*$|\bdefined\s*\(?\s*\w+", "", self.text, flags=re.MULTILINE)
+        defined = {name: int(value) for name, value in _DEFINE.findall(self.text)}
+        return {name: value for name, value in defined.items() if len(re.findall(rf"\b{name}\b", plain)) > 1}
+
+    @property
+    def undefined(self) -> list[str]:
+        """Names that the kernel or a condition of the preprocessor uses, and nothing defines, as for ``-D`` options."""
+        plain = re.sub(r'"[^"\n]*"', "", self.text)
+        conditions = " ".join(re.findall(r"^[ \t]*#[ \t]*(?:el)?if\b(.*)$", plain, re.MULTILINE))
+        used = re.findall(r"(?<![.\w>])([A-Za-z_]\w*)\b(?!\s*\()", f"{re.sub(r'#.*', '', self.body)} {conditions}")
+        return [name for name in dict.fromkeys(used) if not _OF_LANGUAGE.fullmatch(name) and not self._defines(name)]
+
+    def _defines(self, name: str) -> bool:
+        pointer = "" if name.isupper() else rf"|[A-Za-z_]\w*\s*\*+\s*{name}\s*[=;,)\[]"
+        declared = rf"[A-Za-z_]\w*\s+{name}\b|[,}}]\s*{name}\s*(?:[=;,)\[]|$)|#\s*define\s+{name}\b{pointer}"
+        keywords = r"\b(?:return|else|case|defined|if|elif|sizeof)\b"
+        return re.search(declared, re.sub(keywords, "(", self.text), re.MULTILINE) is not None
+
+    def values_of(self, name: str) -> list[int]:
+        """Return values for a name that is not defined: those that conditions compare with, or powers of two."""
+        compared = {int(v) for v in re.findall(rf"#.*\b{name}\s*[=!]=\s*(\d{{1,9}})\b", self.text)}
+        is_switch = not re.search(rf"\b{name}\b", re.sub(r"#.*", "", self.text))
+        if len(compared) > 1 or compared - {0, 1}:
+            return sorted(compared)
+        return [0, 1] if compared or is_switch else [16, 4, 8, 32, 64]
 
 
 def _without_comments(text: str) -> str:
@@ -75,44 +131,62 @@ def _without_comments(text: str) -> str:
 
 def _arguments(text: str, body: str) -> Iterator[_Argument]:
     qualifiers = r"\b(?:__)?(?:const|restrict|volatile|global|local|constant|private|read_only|write_only|unsigned)\b"
-    for part in filter(None, map(str.strip, text.split(","))):
+    for part in filter(None, map(str.strip, re.sub(r"(?m)^[ \t]*#.*$", "", text).split(","))):
         words = re.findall(r"\w+", re.sub(qualifiers, " ", re.sub(r"__attribute__\s*\(\(.*?\)\)", "", part)))
         unsigned = "u" if re.search(r"\bunsigned\b", part) else ""
         kind = f"{unsigned}{words[0] if len(words) > 1 else 'int'}" if words else "int"
         name = words[-1] if words else "unnamed"
-        written = rf"\b{name}\s*\[[^;]*?\][.\w]*\s*[-+*/%&|^]?=(?!=)|\*\s*\(?{name}\b[^;=]*=(?!=)"
-        stored = rf"\b(?:vstore\w*|atom\w*|write_image\w*)\s*\([^;]*\b{name}\b"
+        # Through a pointer that is made from it, too.
+        made = "|".join([name, *re.findall(rf"\*\s*(\w+)\s*=[^;=]*\b{name}\b[^;]*;", body)])
+        written = rf"\b(?:{made})\s*\[[^;]*?\][.\w]*\s*[-+*/%&|^]?=(?!=)|[;{{}})]\s*\*[^;=]*\b(?:{made})\b[^;=]*=(?!=)"
+        stored = rf"\b(?:vstore\w*|atom\w*|write_image\w*)\s*\([^;]*\b(?:{made})\b"
         is_written = bool(re.search(f"{written}|{stored}", body))
         yield _Argument(name=name, type=kind, text=part, is_written=is_written)
 
 
-def _lines(source: str, kernel: str, arguments: list[_Argument], defines: dict[str, str], group: str) -> Iterator[str]:
+def _lines(name: str, source: _Source, arguments: list[_Argument], group: str) -> Iterator[str]:
     numbers = [a for a in arguments if not a.is_pointer and not _is_image(a) and a.element[0] in ("int32", "uint32")]
-    sizes = [a.name for a in numbers if not hasattr(Problem, a.name)] or ["n"]
-    family = re.sub(r"[^a-z0-9_]", "_", kernel.lower()).lstrip("_0123456789")[:32] or "kernel"
+    large = [name for name, value in source.numbers.items() if value > _LARGEST]
+    sizes = [a.name for a in numbers if not hasattr(Problem, a.name)] or large or ["n"]
+    parameters = {
+        key: values_near(key, value, source.text) for key, value in source.numbers.items() if key not in sizes
+    }
+    parameters = {key: values for key, values in parameters.items() if len(values) > 1}
+    undefined = {key: source.values_of(key) for key in source.undefined}
+    local = _work_group(source, group, list(undefined))
+    one = {"LOCAL_SIZE": [64, 16, 32, 128, 256], "LOCAL_SIZE_Z": [1, 2, 4]}
+    made = {part: one.get(part, [16, 1, 4, 8, 32]) for part in local if part.startswith("LOCAL_SIZE")}
+    family = re.sub(r"[^a-z0-9_]", "_", source.kernel.lower()).lstrip("_0123456789")[:32] or "kernel"
+    if source.others:
+        yield f"# Other kernels of the source (--kernel NAME): {', '.join(source.others[:20])}"
     yield f'name = "{family}"'
-    yield f'source = "{source}"'
-    yield f'kernel = "{kernel}"'
+    yield f'source = "{name}"'
+    yield f'kernel = "{source.kernel}"'
     yield "# Work-items in each dimension, and the work-group: formulas over sizes and parameters."
-    required = [part.strip() for part in group.split(",")] if group else []
-    while len(required) > 1 and required[-1] == "1":
-        required.pop()
-    local = required or ["LOCAL_SIZE"]
-    yield f'global_size = "{", ".join([f"round_up({sizes[0]}, {local[0]})", *local[1:]])}"  # check this'
+    items = [f"round_up({size}, {part})" for size, part in zip(sizes, local, strict=False)]
+    yield f'global_size = "{", ".join([*items, *local[len(items) :]])}"  # check this'
     yield f'local_size = "{", ".join(local)}"'
+    tied = [size for size in sizes if size in large]
+    if tied:
+        defines = ", ".join(f'{size} = "{size}"' for size in tied)
+        yield f"defines = {{ {defines} }}  # sizes that the source defines"
     yield ""
     yield "[sizes]  # what is tuned unless other sizes are asked for"
-    yield from (f"{name} = {_USUAL_SIZE}" for name in dict.fromkeys(sizes))
+    yield from (f"{size} = {source.numbers.get(size, _USUAL_SIZE)}" for size in dict.fromkeys(sizes))
     yield ""
     yield "[parameters]  # values to choose from; the first is used now unless [default] says otherwise"
-    if not required:
-        yield "LOCAL_SIZE = [64, 16, 32, 128, 256]"
-    for name, value in defines.items():
-        yield f"{name} = {_values(int(value))}"
+    for key, values in {**made, **parameters}.items():
+        yield f"{key} = {_first(source.numbers.get(key, values[0]), values)}"
+    for key, values in undefined.items():
+        yield f"{key} = {values}  # the source does not define it: check this"
     yield ""
     yield "[arguments]  # in order; `size` is in elements"
-    has_written = any(a.is_written and a.is_pointer for a in arguments)
-    yield from (f"{a.name} = {{ {_entry(a, sizes, guesses=not has_written)} }}" for a in arguments)
+    outputs = [a.name for a in arguments if a.is_written and a.is_pointer and not a.has("local", "const", "constant")]
+    if not outputs:
+        free = [a.name for a in arguments if a.is_pointer and not a.has("local", "const", "constant")]
+        outputs = [name for name in free if _OUTPUT_NAMES.fullmatch(name)] or free
+    items_of_group = " * ".join(local)
+    yield from (f"{a.name} = {{ {_entry(a, sizes, a.name in outputs, items_of_group)} }}{_doubt(a)}" for a in arguments)
     yield ""
     yield "# Small and ragged sizes at which it must be right too, for autotune check:"
     small = ", ".join(f"{name} = {37 + 16 * number}" for number, name in enumerate(dict.fromkeys(sizes)))
@@ -122,21 +196,46 @@ def _lines(source: str, kernel: str, arguments: list[_Argument], defines: dict[s
     yield ""
 
 
-def _values(value: int) -> list[int]:
-    """Return a value, then others near it: powers of two if it is one."""
-    if value and value & (value - 1) == 0:
-        others = [value // 4, value // 2, 2 * value, 4 * value]
-    else:
-        others = [max(value - 1, 0), value + 1]
-    return list(dict.fromkeys([value, *others]))
+def _work_group(source: _Source, required: str, undefined: list[str]) -> list[str]:
+    """Return the work-group: what is required, names that seem to be it, or parameters of our own."""
+    parts = [part.strip() for part in required.split(",")] if required else []
+    while len(parts) > 1 and parts[-1] == "1":
+        parts.pop()
+    named = sorted(name for name in (*source.numbers, *undefined) if _GROUP_NAMES.search(name))
+    if not parts and len(named) == source.dimensions:
+        parts = named
+    own = ["LOCAL_SIZE"] if source.dimensions == 1 else [f"LOCAL_SIZE_{axis}" for axis in _AXES[: source.dimensions]]
+    return parts or own
+
+
+def values_near(name: str, value: int, source: str) -> list[int]:
+    """Return values to try: those that the preprocessor compares with, a switch, or powers of two around one."""
+    conditions = [line for line in re.findall(r"#[ \t]*(?:el)?if\b(.*)", source) if re.search(rf"\b{name}\b", line)]
+    compared = {int(v) for line in conditions for v in re.findall(rf"\b{name}\s*[=!]=\s*(\d{{1,9}})\b", line)}
+    if len(compared | {value}) > 2:
+        return sorted(compared | {value})
+    if value == 0 or (value == 1 and conditions):
+        return [0, 1]
+    if value > _LARGEST or value & (value - 1):
+        return [value]
+    return [v for v in (value // 4, value // 2, value, 2 * value, 4 * value) if 1 <= v <= _LARGEST]
+
+
+def _first(value: int, values: list[int]) -> list[int]:
+    return [value, *(other for other in values if other != value)]
+
+
+def _doubt(argument: _Argument) -> str:
+    """Return a comment on an argument whose type is not one of OpenCL C."""
+    is_known = _is_image(argument) or argument.element[0] != "uint8" or argument.type in ("uchar", "bool")
+    return "" if is_known else f"  # check this: its type is {argument.type}"
 
 
 def _is_image(argument: _Argument) -> bool:
     return argument.type.startswith("image")
 
 
-def _entry(argument: _Argument, sizes: list[str], *, guesses: bool) -> str:
-    """Return the entry of an argument; with `guesses`, all that is not constant counts as written."""
+def _entry(argument: _Argument, sizes: list[str], is_output: bool, work_group: str) -> str:
     size = " * ".join(dict.fromkeys(sizes[:2]))
     element, width = argument.element
     if _is_image(argument):
@@ -145,10 +244,9 @@ def _entry(argument: _Argument, sizes: list[str], *, guesses: bool) -> str:
             return 'line = "float32", size = "' + size + '", over = "BUFFER"'
         return f'image = "float32", size = "4 * {sizes[0]}, {sizes[-1]}"{access}'
     if argument.is_pointer and argument.has("local"):
-        return f'local = "{width * ELEMENT_TYPES[element].size_bytes} * LOCAL_SIZE"'
+        return f'local = "{width * ELEMENT_TYPES[element].size_bytes} * {work_group}"'
     if argument.is_pointer:
-        is_out = (guesses or argument.is_written) and not argument.has("const", "constant")
-        access = ', access = "out"' if is_out else ""
+        access = ', access = "out"' if is_output else ""
         return f'buffer = "{element}", size = "{f"{width} * " if width > 1 else ""}{size}"{access}'
     if argument.name in sizes:
         return f'scalar = "{element}", value = "{argument.name}"'

@@ -227,7 +227,7 @@ def _faults_of(key: str, formula: str | float, known: Collection[str] | None, *,
 
 
 def _guess(name: str, known: Collection[str]) -> str:
-    guess = did_you_mean(name, list(known))
+    guess = did_you_mean(name, list(known)) or (f"there are {', '.join(sorted(known))}" if 0 < len(known) <= 12 else "")
     return f" ({guess})" if guess else ""
 
 

@@ -85,6 +85,7 @@ class Measurer:
             with place:
                 runner = self._runner(built, place)
                 measurement = runner.run(job, lambda loaded: self._expect(family, job, loaded), is_first=is_first)
+                message = runner.remark
         except _Refused as refusal:
             state, message = refusal.state, str(refusal)
         except WorkGroupError as error:
@@ -160,6 +161,7 @@ class _Runner:
         self._outputs = {b.name: b for b in built.plan.buffers if b.role is Role.OUTPUT}
         self._zeroed = [b for b in built.plan.buffers if b.is_zeroed]
         self._inputs_ns = 0
+        self.remark = ""
         place.zero()
 
     def run(self, job: Job, expect: Callable[[Loaded], None], *, is_first: bool) -> Measurement:
@@ -220,6 +222,7 @@ class _Runner:
                 if not (judged and all(same_bits(judged[name], values) for name, values in outputs.items())):
                     ratio, judged = self._judged(loaded, outputs, f"run {run + 1} of {runs}, inputs of seed {seed}")
                     largest = max(largest, ratio)
+            self.remark = loaded.case.remark
             del loaded  # frees it before the next inputs are loaded
         return largest
 

@@ -50,8 +50,7 @@ class Operands:
 
     def case(self, problem: Problem, seed: int, plan: Plan) -> Loaded:
         """Return the inputs for a seed, on the device. Raises LaunchError."""
-        given = _given(plan)
-        key = (problem, seed, given)
+        key = (problem, seed, _given(plan))
         if key in self._loaded:
             self._loaded.move_to_end(key)
             return self._loaded[key]
@@ -59,14 +58,18 @@ class Operands:
             self._loaded.popitem(last=False)  # freed before the next one is allocated
         with tracing.span("draw inputs"):
             case = find_family(problem.family).make_case(problem, seed)
-        host = {b.name: _contents(b, case) for b in given if b.name in case.inputs}
+        loaded = self._loaded[key] = self.load(case, plan)
+        return loaded
+
+    def load(self, case: Case, plan: Plan) -> Loaded:
+        """Return a case whose inputs are on the device. Raises LaunchError."""
+        host = {b.name: _contents(b, case) for b in _given(plan) if b.name in case.inputs}
         loaded = Loaded(case=case, host=host, memory={})
         with tracing.span("write inputs"):
-            for buffer in given:
+            for buffer in _given(plan):
                 if buffer.name in host:
                     loaded.memory[buffer.name] = self._port.allocate(with_canary(buffer))
             self.reload(loaded)
-        self._loaded[key] = loaded
         return loaded
 
     def fitting(self, plan: Plan) -> int:
@@ -77,7 +80,9 @@ class Operands:
     def reload(self, loaded: Loaded) -> None:
         """Write the contents to the device again. Raises LaunchError."""
         for name, values in loaded.host.items():
-            self._port.write(loaded.memory[name], values)
+            memory, draw = loaded.memory[name], loaded.case.draws.get(name)
+            if draw is None or not self._port.draw(memory, draw, values[draw.count :]):
+                self._port.write(memory, values)
 
     def are_intact(self, loaded: Loaded) -> bool:
         """Return whether the device still holds what was written there. Raises LaunchError."""

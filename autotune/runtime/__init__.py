@@ -11,22 +11,22 @@
     y = qgemm(x, qgemm.prepare(tensor))             # of a GGUF file: x @ dequantised.T
 
 `layout` reads the problem from the operands, `choice` picks configurations, `verification` checks them before their
-first use, `engine` builds and runs them, `prepared` keeps constant operands, `executor` moves what they work on, and
-`crossover` knows which products the host does faster.
+first use, `engine` builds and runs them, `on_device` is what calls have in common, `prepared` keeps constant operands,
+`executor` moves what they work on, and `crossover` knows which products the host does faster.
 """
 
 from autotune.kernels.qgemm.int4 import from_awq, from_gptq
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
 from autotune.runtime.executor import Statistics, allocate
-from autotune.runtime.gemm import BoundGemm, Gemm
+from autotune.runtime.gemm import Gemm
+from autotune.runtime.on_device import Bound
 from autotune.runtime.operation import Operation
 from autotune.runtime.prepared import PreparedMatrix
-from autotune.runtime.qgemm import BoundQGemm, PreparedWeights, QGemm
+from autotune.runtime.qgemm import PreparedWeights, QGemm
 from autotune.runtime.reduce import Reduce
 
 __all__ = [
-    "BoundGemm",
-    "BoundQGemm",
+    "Bound",
     "Crossover",
     "CrossoverPoint",
     "Gemm",

@@ -1,15 +1,12 @@
-"""What `Gemm`, `QGemm` and `Reduce` share: device and table, kernels ready for each problem, transfer of operands."""
+"""Kernels ready to run for each problem: chosen, checked and built when first needed."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from autotune import __version__
-from autotune.device.arrays import Context, Kind, Queue, allocate_shared, foreign_arrays, new_array
+from autotune.device.arrays import Kind, foreign_arrays
 from autotune.device.port import Memory
 from autotune.device.profile import find_profile
 from autotune.device.programs import Origin, digest
@@ -20,7 +17,7 @@ from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
 from autotune.runtime.choice import Choice, Weights, choices, packed_operand
-from autotune.runtime.executor import BoundCall, Executor, Operand, Statistics, Transfer, open_executor
+from autotune.runtime.executor import BoundCall, Executor, Operand, Statistics, Transfer
 from autotune.runtime.prepared import Prepared, Ready
 from autotune.runtime.verification import LOG, Verifier, announced
 from autotune.space.family import KernelFamily
@@ -45,6 +42,11 @@ class Request:
     """Name, in plans, of the operand that `weights` is about; empty where all are passed per call."""
     kinds: tuple[Kind, ...]
     ready: Ready | None = None
+
+    def __post_init__(self) -> None:
+        """Derive what every call needs: whether all operands are on the device, and which are arrays, by number."""
+        self.is_resident = all(kind in (Kind.ARRAY, Kind.BUFFER) for kind in self.kinds)
+        self.arrays = [number for number, kind in enumerate(self.kinds) if kind is Kind.ARRAY]
 
 
 _Request = TypeVar("_Request", bound=Request)
@@ -215,7 +217,8 @@ class Engine:
         port, work = self.executor.port, _part(plan, works)
 
         def bound(memory: Sequence[Memory]) -> BoundCall:
-            return BoundCall(port, program, work, (), {**fixed, **dict(zip(names, memory, strict=True))})
+            operands = dict(zip(names, memory, strict=True))
+            return BoundCall(port, program, work, (), {**fixed, **operands}, tuple(plan.named_scalars))
 
         ready = Ready(
             problem=problem,
@@ -243,63 +246,6 @@ class Engine:
             self._forget()
         self._scratch_bytes += buffer.size_bytes
         return self.executor.port.allocate(buffer)
-
-
-class OnDevice:
-    """Base of `Gemm`, `QGemm` and `Reduce`: an engine, and its public properties."""
-
-    _family: KernelFamily
-
-    def __init__(
-        self,
-        device: str = "",
-        *,
-        queue: Queue | None = None,
-        context: Context | None = None,
-        table: TuningTable | str | Path | None = None,
-        binaries: Path | str | None = None,
-        verify: bool = True,
-    ) -> None:
-        """Arguments and errors are those of `Gemm`."""
-        opened = table if isinstance(table, TuningTable) else TuningTable.open(table)
-        executor = open_executor(device, queue or context, binaries)
-        verifier = None
-        if verify:
-            cache = executor.programs.cache
-            verifier = Verifier(executor.device, cache.folder if cache else None)
-            if not opened.knows(executor.device):
-                verifier.expect_checks()
-        self._engine = Engine(self._family, executor, opened, verifier)
-
-    @property
-    def device(self) -> Device:
-        return self._engine.device
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {self.device.slug}>"
-
-    @property
-    def queue(self) -> Queue:
-        """The queue of the kernels."""
-        queue: Queue = self._engine.executor.port.queue
-        return queue
-
-    @property
-    def stats(self) -> Statistics:
-        return self._engine.stats
-
-    def finish(self) -> None:
-        """Wait for everything enqueued."""
-        self._engine.executor.port.finish()
-
-    def _allocate(self, shape: Any, dtype: Any, kind: Kind) -> Any:
-        """Return memory for a result of a kind, contents undefined."""
-        port = self._engine.executor.port
-        if kind is Kind.ARRAY:
-            return new_array(port, shape, dtype)
-        if kind is Kind.SHARED:
-            return allocate_shared(port, shape or 1, dtype).reshape(shape)
-        return np.empty(shape, dtype)
 
 
 def _part(plan: Plan, launches: Sequence[Any]) -> Plan:

@@ -1,6 +1,7 @@
 """`Gemm`: matrix products by the tuned kernels of a device."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +23,10 @@ from autotune.lookup import TuningTable
 from autotune.model.problem import NUMBER_TYPES
 from autotune.runtime.choice import Choice, Weights
 from autotune.runtime.crossover import Crossover, file_beside, host_product
-from autotune.runtime.engine import OnDevice, Request
+from autotune.runtime.engine import Request
 from autotune.runtime.executor import Operand, Transfer, check_result, form
 from autotune.runtime.layout import gemm_problem, read_layout, result_shape
+from autotune.runtime.on_device import Bound, OnDevice
 from autotune.runtime.prepared import PreparedMatrix, Ready
 
 _NAMES = ("a", "b", "c")
@@ -54,10 +56,9 @@ class GemmRequest(Request):
     """Whether the host's BLAS does the product."""
 
     def __post_init__(self) -> None:
-        """Derive what calls need at once."""
-        self.is_resident = all(kind in (Kind.ARRAY, Kind.BUFFER) for kind in self.kinds)
-        is_prepared = self.weights is Weights.PACKED_ONCE
-        self.arrays = [i for i, kind in enumerate(self.kinds) if kind is Kind.ARRAY and not (is_prepared and i == 1)]
+        super().__post_init__()
+        if self.weights is Weights.PACKED_ONCE:
+            self.arrays = [number for number in self.arrays if number != _NAMES.index("b")]
         self.takes_whole_numbers = self.problem.is_whole
         self.bytes = tuple(_bytes(self.problem, name) for name in _NAMES)
 
@@ -135,10 +136,18 @@ class Gemm(OnDevice):
         self._run(request, a, b, out, (alpha, beta))
         return out
 
-    def bind(self, a: Any, b: Any, out: Any, *, alpha: float = 1.0, beta: float = 0.0, **layout: Any) -> "BoundGemm":
+    def bind(self, a: Any, b: Any, out: Any, *, alpha: float = 1.0, beta: float = 0.0, **layout: Any) -> Bound:
         """Return a callable that repeats one product at less cost per call; the arguments are those of a call."""
-        request = self._request(a, b, out, *_How(**layout))
-        return BoundGemm(self, request, (a, b, out), (alpha, beta))
+        request, operands = self._request(a, b, out, *_How(**layout)), (a, b, out)
+
+        def memory(ready: Ready) -> tuple[Any, Any, Any] | None:
+            port = self._engine.executor.port
+            if not request.is_resident or foreign_arrays(port, operands, request.arrays):
+                return None
+            return self._resident(request, ready, operands)
+
+        run = partial(self._run, request, *operands, (alpha, beta))
+        return Bound(self._engine, request, run, memory, (alpha, beta), out)
 
     def prepare(self, b: Any, *, trans_b: bool = False) -> PreparedMatrix:
         """Return constant weights, moved to the device and packed once, for use as `b`; the shape is as in a call.
@@ -253,31 +262,6 @@ class Gemm(OnDevice):
             resident_memory(port, out, kinds[2], "out", sizes[2], problem),
             *views,
         )
-
-
-class BoundGemm:
-    """Repeats one product on the same operands; made by `Gemm.bind`."""
-
-    def __init__(
-        self, gemm: Gemm, request: GemmRequest, operands: tuple[Any, Any, Any], scalars: tuple[float, float]
-    ) -> None:
-        self._gemm, self._request, self._operands, self._scalars = gemm, request, operands, scalars
-        self._memory: tuple[Any, ...] | None = None
-
-    def __call__(self) -> Any:
-        """Run the product and return `out`."""
-        gemm, request, operands = self._gemm, self._request, self._operands
-        engine, ready = gemm._engine, request.ready
-        if self._memory is not None and ready is not None:
-            with engine.executor.lock:
-                engine.stats.calls += 1
-                ready.call.enqueue(self._memory, self._scalars)
-            return operands[2]
-        gemm._run(request, *operands, self._scalars)
-        if request.is_resident and not foreign_arrays(engine.executor.port, operands, request.arrays):
-            assert request.ready
-            self._memory = gemm._resident(request, request.ready, operands)  # it stays the same from call to call
-        return operands[2]
 
 
 # Requests, read once for all operands of the same form

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from autotune.kernels.qgemm import FAMILY, QGemmProblem
 from autotune.kernels.qgemm.formats import FORMATS
 from autotune.kernels.qgemm.int4 import Int4Weights
 from autotune.runtime.choice import Choice, Weights
-from autotune.runtime.engine import OnDevice, Request
-from autotune.runtime.executor import BoundCall, Operand, Statistics, Transfer, check_result, form
+from autotune.runtime.engine import Request
+from autotune.runtime.executor import Operand, Statistics, Transfer, check_result, form
 from autotune.runtime.layout import qgemm_problem
+from autotune.runtime.on_device import Bound, OnDevice
 from autotune.runtime.prepared import Prepared, Ready
 
 _FLOATS = ("F32", "F16", "BF16", "F64")
@@ -79,7 +81,7 @@ class QGemmRequest(Request):
     shape: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Derive what calls need at once."""
+        super().__post_init__()
         starts = ("starts",) if self.problem.experts > 1 else ()
         self.names = ("x", "weights", *starts, "y")
 
@@ -109,14 +111,16 @@ class QGemm(OnDevice):
         self._run(request, (x, weights, *(() if starts is None else (starts,)), out))
         return out
 
-    def bind(self, x: Any, weights: PreparedWeights, out: Any, *, mode: str = "", starts: Any = None) -> "BoundQGemm":
+    def bind(self, x: Any, weights: PreparedWeights, out: Any, *, mode: str = "", starts: Any = None) -> Bound:
         """Return a callable that repeats one product at less cost per call; the arguments are those of a call.
 
         It reads what x, and a pyopencl array of starts, contain when it is called.
         """
         starts = _read_starts(starts, weights, x)
         request = self._request(x, weights, out, mode, starts)
-        return BoundQGemm(self, request, (x, weights, *(() if starts is None else (starts,)), out))
+        operands = (x, weights, *(() if starts is None else (starts,)), out)
+        run, memory = partial(self._run, request, operands), lambda _: self._resident(request, operands)
+        return Bound(self._engine, request, run, memory, (), out)
 
     def prepare(
         self,
@@ -212,8 +216,8 @@ class QGemm(OnDevice):
             engine.stats.calls += 1
             engine.call(request, request.names, moved)
 
-    def _bound(self, request: QGemmRequest, operands: tuple[Any, ...]) -> BoundCall | None:
-        """Return a product that has run as one call; None where its memory changes, or where other queues use it."""
+    def _resident(self, request: QGemmRequest, operands: tuple[Any, ...]) -> list[Memory] | None:
+        """Return the memory of a product that has run; None where it changes from call to call, or others use it."""
         engine, ready, weights = self._engine, request.ready, operands[1]
         executor, port = engine.executor, engine.executor.port
         arrays = [operand for operand in operands if operand is not weights]
@@ -225,27 +229,7 @@ class QGemm(OnDevice):
         with executor.lock:
             there, *views = weights.memory(ready, Transfer(executor, engine.stats))
         x, *others = (resident_memory(port, array, Kind.ARRAY, "an operand") for array in arrays)
-        return ready.bound((x, there, *others, *views))
-
-
-class BoundQGemm:
-    """Repeats one product on the same operands; made by `QGemm.bind`."""
-
-    def __init__(self, product: QGemm, request: QGemmRequest, operands: tuple[Any, ...]) -> None:
-        self._product, self._request, self._operands = product, request, operands
-        self._call: BoundCall | None = None
-
-    def __call__(self) -> Any:
-        """Run the product and return `out`."""
-        engine = self._product._engine
-        if self._call is not None:
-            with engine.executor.lock:
-                engine.stats.calls += 1
-                self._call.enqueue(())
-            return self._operands[-1]
-        self._product._run(self._request, self._operands)
-        self._call = self._product._bound(self._request, self._operands)
-        return self._operands[-1]
+        return [x, there, *others, *views]
 
 
 def _read_starts(starts: Any, weights: Any, x: Any) -> Any:

@@ -7,9 +7,10 @@ from autotune.errors import ProblemError
 from autotune.kernels.reduce import FAMILY, ReduceProblem
 from autotune.model.problem import NUMBER_TYPES
 from autotune.runtime.choice import Weights
-from autotune.runtime.engine import OnDevice, Request
+from autotune.runtime.engine import Request
 from autotune.runtime.executor import Operand, check_result, form
 from autotune.runtime.layout import reduce_problem
+from autotune.runtime.on_device import Bound, OnDevice
 
 _NAMES = ("input", "output")
 
@@ -30,6 +31,21 @@ class Reduce(OnDevice):
         The result has the shape of `values` without its last axis. With pyopencl buffers `problem` gives operation
         and sizes, and `out` is required. Raises ProblemError and KernelError.
         """
+        request, operands = self._request(values, operation, out, problem)
+        self._call(request, _NAMES, operands)
+        return operands[1].value
+
+    def bind(
+        self, values: Any, operation: str = "sum", out: Any = None, *, problem: ReduceProblem | None = None
+    ) -> Bound:
+        """Return a callable that repeats one reduction at less cost per call; the arguments are those of a call."""
+        request, operands = self._request(values, operation, out, problem)
+        return self._bind(request, _NAMES, operands, (), operands[1].value)
+
+    def _request(
+        self, values: Any, operation: str, out: Any, problem: ReduceProblem | None
+    ) -> tuple[Request, tuple[Operand, Operand]]:
+        """Return the request of such a call, and the operands, whose result is allocated where none was passed."""
         key = (form(values, "the input"), operation, None if out is None else form(out, "out"), problem)
         request = self._engine.requests.get(key)
         if request is None:
@@ -38,15 +54,10 @@ class Reduce(OnDevice):
             out = self._allocate(values.shape[:-1], values.dtype.name, request.kinds[1])
         kind_in, kind_out = request.kinds
         check_result(out, kind_out, (("the input", values),))
-        engine = self._engine
-        operands = (
+        return request, (
             Operand("the input", values, kind_in),
             Operand("out", out, kind_out, is_read=False, is_written=True),
         )
-        with engine.executor.lock:
-            engine.stats.calls += 1
-            engine.call(request, _NAMES, operands)
-        return out
 
     def allocate(self, shape: Any, dtype: Any) -> Any:
         """Return zeros visible to host and device, as a NumPy array."""

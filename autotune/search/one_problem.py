@@ -36,13 +36,13 @@ class Tuning:
     budget: Budget = field(default_factory=Budget)
     listener: events.Listener = lambda _: None
     should_stop: Callable[[], bool] = lambda: False
-    """Called after each trial."""
     seed: int = 0
     builds: Builds | None = None
     retries_quarantined: bool = False
     """Whether each search begins with the quarantined configurations."""
+    is_sustained: bool = False
+    """Whether times are to be those at the speed that the device can hold when hot."""
     sampler: SamplerChoice | None = None
-    """By default the project's own."""
     foreign: Sequence[Source] = ()
     """What other tuners measured of the family of all problems."""
     helpers: Helpers = field(default_factory=Helpers)
@@ -87,7 +87,7 @@ class ProblemSearch:
         self._timer = knowledge.timer
         self._bench = Bench(knowledge, tuning.worker, self._left_s, self._clock)
         self._crew = Crew(self._bench, tuning.helpers)
-        self._sentinel = Sentinel(self._bench, self._tell_drift, tuning.should_stop)
+        self._sentinel = Sentinel(self._bench, self._tell_drift, tuning.should_stop, is_sustained=tuning.is_sustained)
         self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
@@ -271,6 +271,7 @@ class ProblemSearch:
             opening.try_quarantined()
         self._is_begun = True
         opening.run(lambda: ahead.start(self._trials_left - 1))
+        self._sentinel.heat(self._left_s())
         self._begun_seconds += self._clock() - started
         self._begun_trials += self.new_trials - trials
         return ahead
@@ -386,6 +387,7 @@ class ProblemSearch:
         return trial
 
     def _decide(self, deadline: float) -> Winner | None:
+        self._sentinel.heat(deadline - self._clock())
         deciding = Finals(self._bench, self._tuning.should_stop)
         deciding.measure_baseline(deadline)
         finalists = deciding.finalists(deadline)

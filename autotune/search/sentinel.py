@@ -5,6 +5,7 @@ throttled because of heat is given rests, as long as they help.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 from autotune import tracing
@@ -34,17 +35,38 @@ REST_SHARE = 0.2
 HELPS = 0.98
 """A rest helped if the slowdown fell at least to this share of what it was."""
 
+HEAT_S = 180.0
+"""Longest time without a pause, for the speed that a device can hold."""
+HEAT_SHARE = 0.2
+"""Largest part of a time budget that each heating takes."""
+HEATING_NS = 400_000_000
+"""Length of each of its samples."""
+STEADY = 0.01
+STEADY_RUNS = 5
+"""A device holds its speed if the last STEADY_RUNS times differ by at most the share STEADY."""
+
 
 class Sentinel:
     """Watches the device's speed during one search."""
 
-    def __init__(self, bench: Bench, tell: Callable[[float, float], None], should_stop: Callable[[], bool]) -> None:
-        """`tell` receives the slowdown when it has changed, and the seconds of the rest that follows."""
+    def __init__(
+        self,
+        bench: Bench,
+        tell: Callable[[float, float], None],
+        should_stop: Callable[[], bool],
+        *,
+        is_sustained: bool = False,
+    ) -> None:
+        """`tell` receives the slowdown when it has changed, and the seconds of the rest that follows.
+
+        If times are to be those of a hot device (`is_sustained`), it is never rested.
+        """
         self._knowledge = knowledge = bench.knowledge
         self._bench = bench
         self._clock = bench.clock
         self._tell = tell
         self._should_stop = should_stop
+        self._is_sustained = is_sustained
         self._trials = 0
         self._is_overdue = len(knowledge.resumed) >= EVERY_TRIALS  # the device may have another speed today
         self._started = self._looked = self._clock()
@@ -87,6 +109,38 @@ class Sentinel:
         if revisions:
             self._repeat(revisions)
             self._knowledge.record_provisional()
+
+    def heat(self, seconds: float = math.inf) -> None:
+        """If times are to be sustained, run the best without a pause until the device holds its speed.
+
+        Takes at most HEAT_S, and HEAT_SHARE of a time budget of that many seconds.
+        """
+        best = next((trial.configuration for trial in self._knowledge.ranking), None)
+        if best is None or not self._is_sustained:
+            return
+        self._bench.release()
+        ends = self._clock() + min(HEAT_S, HEAT_SHARE * seconds)
+        times_ns: list[float] = []
+        while self._clock() < ends and not self._should_stop():
+            trial = self._time(dataclasses.replace(self._job_of(best), min_sample_ns=HEATING_NS))
+            times_ns = [*times_ns, trial.time_ns][-STEADY_RUNS:]
+            is_steady = max(times_ns) <= (1 + STEADY) * min(times_ns)
+            if trial.state is not TrialState.COMPLETE or (is_steady and len(times_ns) == STEADY_RUNS):
+                break
+        self._looked = self._clock()
+        if self.slowdown != self._told:
+            self._told = self.slowdown
+            self._tell(self.slowdown, 0.0)
+
+    def _time(self, job: Job) -> Trial:
+        """Run a job of the sentinel, and learn from it."""
+        trial = self._bench.run(dataclasses.replace(job, samples=SAMPLES), SENTINEL)
+        if trial.state is not TrialState.COMPLETE:
+            self._knowledge.learn(trial)
+            return trial
+        for revision in self._knowledge.drift.observe(trial):
+            self._knowledge.revise(revision.trial)
+        return trial
 
     @property
     def is_due_next(self) -> bool:
@@ -132,7 +186,7 @@ class Sentinel:
 
     def _rest_while_it_helps(self, before: float) -> None:
         """Rest as long as it helps; not on a CPU, which other programs slow down far more often than its heat."""
-        if self._knowledge.device.limits.is_cpu:
+        if self._knowledge.device.limits.is_cpu or self._is_sustained:
             return
         while self.slowdown > THROTTLED * max(1.0, self._no_help_at) and self.slowdown >= before:
             rest_s = min(REST_S, REST_SHARE * (self._clock() - self._started) - self._rested_s)

@@ -16,11 +16,13 @@ from autotune.service.core import Service
 from autotune.service.forms import AllowForm
 from autotune.service.pools import Pools
 from autotune.service.tables_api import Family, Slug
-from autotune.store import Hour, Store
+from autotune.store import FailureReason, Hour, Store
 
 MAX_QUARANTINED = 500
+MAX_REASONS = 50
 MAX_HOURS = 24 * 31
 MAX_SPEED_CHECKS = 1000
+MAX_FLEET_TRIALS = 100_000
 
 
 class NetworkList(BaseModel):
@@ -46,6 +48,7 @@ class FailuresAnswer(BaseModel):
 
     trials: dict[str, int] = Field(description="number of trials by how they ended")
     last_measured: str
+    reasons: list[FailureReason] = Field(description=f"what trials failed with, the {MAX_REASONS} commonest")
     quarantined: list[QuarantinedView] = Field(description=f"the newest {MAX_QUARANTINED}, newest first")
     total: int = Field(description="number of configurations in quarantine")
 
@@ -94,22 +97,28 @@ class HourList(BaseModel):
     hours: list[Hour]
 
 
+class FleetHours(BaseModel):
+    """The hours of every device that measured lately."""
+
+    devices: dict[str, list[Hour]] = Field(description=f"by slug, of the last {MAX_FLEET_TRIALS} trials, oldest first")
+
+
 def device_routes(service: Service, pools: Pools) -> APIRouter:
-    """Return the routes under /api/devices/SLUG that do not concern one problem."""
-    routes = APIRouter(prefix="/api/devices/{slug}", tags=["devices"])
+    """Return the routes about devices that do not concern one problem."""
+    routes = APIRouter(prefix="/api", tags=["devices"])
     store, heavy = service.store, pools.heavy.run
 
-    @routes.get("/networks")
+    @routes.get("/devices/{slug}/networks")
     async def list_networks(slug: Slug) -> NetworkList:
         """List the networks that are tuned at least in part, with total times without and with tuning."""
         return NetworkList(networks=await heavy(lambda: tuned_networks(store.best(slug))))
 
-    @routes.get("/failures")
+    @routes.get("/devices/{slug}/failures")
     async def get_failures(slug: Slug) -> FailuresAnswer:
         """Tell how trials ended, and which configurations are in quarantine."""
         return await heavy(_failures, store, slug)
 
-    @routes.post("/allow")
+    @routes.post("/devices/{slug}/allow")
     async def allow(slug: Slug, form: AllowForm, request: Request) -> AllowedAnswer:
         """Take a configuration out of quarantine, so that searches may try it again."""
         problem = find_family(form.family).problem_type.parse(form.shape)
@@ -117,18 +126,23 @@ def device_routes(service: Service, pools: Pools) -> APIRouter:
         request.scope[WHAT] = f"{slug} {problem.label} {configuration}"
         return AllowedAnswer(allowed=await heavy(store.allow, slug, problem, configuration))
 
-    @routes.get("/drivers")
+    @routes.get("/devices/{slug}/drivers")
     async def compare_drivers(slug: Slug, family: Family = "gemm") -> DriverAnswer:
         """Compare the fastest trial of each problem under the drivers that the device had."""
         find_family(family)
         return await heavy(_drivers, store, slug, family)
 
-    @routes.get("/hours")
+    @routes.get("/devices/{slug}/hours")
     async def list_hours(slug: Slug, limit: Annotated[int, Query(ge=1, le=MAX_HOURS)] = 24 * 7) -> HourList:
         """List the hours in which the device measured: trials, failures, temperature and clock."""
         return HourList(hours=await heavy(store.hours, slug, limit))
 
-    @routes.get("/speed")
+    @routes.get("/hours")
+    async def list_hours_of_all() -> FleetHours:
+        """List the hours in which any device measured, by device."""
+        return FleetHours(devices=await heavy(store.fleet_hours, MAX_FLEET_TRIALS))
+
+    @routes.get("/devices/{slug}/speed")
     async def list_speed_checks(slug: Slug) -> SpeedAnswer:
         """List the repeated measurements that show drift: whether the device became slower or faster in a search."""
         return SpeedAnswer(checks=await heavy(_speed_checks, store, slug))
@@ -180,6 +194,7 @@ def _failures(store: Store, slug: str) -> FailuresAnswer:
     return FailuresAnswer(
         trials=counts.by_state,
         last_measured=counts.last_measured,
+        reasons=store.failure_reasons(slug, MAX_REASONS),
         total=len(quarantined),
         quarantined=[
             QuarantinedView(

@@ -81,6 +81,8 @@ def median_bounds(samples: Sequence[float]) -> tuple[float, float] | None:
 
 def _winner(winner: Winner, trials: Sequence[StoredTrial]) -> Rival:
     name = f"{winner.configuration.algorithm}, the default" if winner.is_default else winner.configuration.algorithm
+    if winner.source == "imported":
+        return Rival(name=name, time_ns=winner.time_ns, note="measured elsewhere: it came with a table")
     return _with_bounds(name, winner.time_ns, _rounds(trials, winner.configuration), "the rounds of its finals")
 
 
@@ -128,18 +130,24 @@ def _newest_finals(trials: Sequence[StoredTrial]) -> Iterator[StoredTrial]:
 def _finalists(winner: Winner, trials: Sequence[StoredTrial], default: Configuration | None) -> list[Rival]:
     """Return what else was in the newest finals, without default and baseline, rivals anyway; the fastest first.
 
-    Times are scaled by the winner's rounds of the same finals, so that they compare with its time.
+    Times are scaled by the winner's rounds of the same finals, so that they compare with its time. An imported winner
+    has no rounds: then times are as measured here, its configuration among them if it was in the finals.
     """
+    is_imported = winner.source == "imported"
     own = _rounds(trials, winner.configuration)
-    left_out = {winner.configuration, find_family(winner.problem.family).baseline, default}
+    if not own and not is_imported:
+        return []
+    scale = 1.0 if is_imported else winner.time_ns / statistics.median(own)
+    left_out = {find_family(winner.problem.family).baseline, default, None if is_imported else winner.configuration}
     others = dict.fromkeys(stored.trial.configuration for stored in _newest_finals(trials))
     found = []
     for configuration in others:
         rounds = _rounds(trials, configuration)
-        if configuration in left_out or not rounds or not own:
+        if configuration in left_out or not rounds:
             continue
-        time_ns = winner.time_ns * statistics.median(rounds) / statistics.median(own)
-        rival = _with_bounds(configuration.algorithm, time_ns, rounds, "its rounds in the same finals")
+        name = configuration.algorithm + (", measured here" if configuration == winner.configuration else "")
+        origin = "the rounds of the newest finals here" if is_imported else "its rounds in the same finals"
+        rival = _with_bounds(name, scale * statistics.median(rounds), rounds, origin)
         found.append(replace(rival, configuration=configuration.to_dict()))
     return sorted(found, key=lambda rival: rival.time_ns)[:MAX_FINALISTS]
 

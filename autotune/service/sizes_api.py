@@ -35,6 +35,7 @@ class SizeAnswer(BaseModel):
     flops: int
     bytes_moved: int
     winner: dict[str, Any] | None = Field(description="an entry of a table")
+    is_imported: bool = Field(description="whether the winner came with a table, measured elsewhere")
     rivals: list[Rival] = Field(description="the winner first; empty if there is none")
     host: list[Rival] = Field(description="the host's BLAS and the device, copies included, where measured")
     parameters: list[Share] = Field(description="`algorithm` over all trials, then the parameters of one algorithm")
@@ -98,6 +99,7 @@ def _size(store: Store, slug: str, shape: str, family: str) -> SizeAnswer:
         flops=problem.flops,
         bytes_moved=problem.bytes_moved,
         winner=plain_entry(winner) if winner else None,
+        is_imported=winner is not None and winner.source == "imported",
         rivals=rivals.rivals(winner, trials, default) if winner else [],
         host=host,
         parameters=shares,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from autotune.errors import ConfigurationError, did_you_mean
@@ -255,6 +256,22 @@ def told(fault: Fault) -> str:
     return f"known_fault: this driver gets {fault} wrong"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """How NumPy's PCG64 drew the values of an input: floats in [-1, 1), or integers in [-128, 127].
+
+    Another machine can draw the same values instead of receiving them.
+    """
+
+    dtype: str
+    """float32, float16 (rounded from float32) or int8."""
+    count: int
+    state: int
+    increment: int
+    half: int | None
+    """The half of a number left over from an earlier draw, if any."""
+
+
 class Case(ABC):
     """Inputs for one verification, and the check of its outputs."""
 
@@ -263,6 +280,10 @@ class Case(ABC):
     inputs: Mapping[str, "NDArray[Any]"]
     """Initial contents by buffer name; an output that must be written completely starts poisoned."""
     scalars: Mapping[str, float]
+    draws: Mapping[str, Draw] = MappingProxyType({})
+    """For those of the inputs, by buffer name, that consist of nothing but random numbers."""
+    remark: str = ""
+    """What a person should know of outputs that are right, such as elements that are never written."""
 
     def expect(self, outputs: Mapping[str, "NDArray[Any]"]) -> None:
         """Take the outputs of `reference` as the right ones, after which it is None."""

@@ -23,7 +23,7 @@ from autotune.store.build_farm import BuildFarm
 from autotune.store.checkups import CheckupLedger
 from autotune.store.database import parse_target, require_server
 from autotune.store.failures import AWAY_PATIENCE_S
-from autotune.store.history import HistoryLedger, Hour
+from autotune.store.history import FailureReason, HistoryLedger, Hour
 from autotune.store.jobs import JobLedger
 from autotune.store.migration import Schema, open_engine, read_schema
 from autotune.store.notices import Notices
@@ -41,6 +41,7 @@ __all__ = [
     "Attempt",
     "Ending",
     "ExampleBuild",
+    "FailureReason",
     "Fate",
     "Holder",
     "Hour",

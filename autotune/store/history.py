@@ -14,7 +14,16 @@ from autotune.store.transactions import Transactions
 from autotune.store.trials import StoredTrial, TrialRow, to_trial
 
 RECENT_TRIALS = 20_000
+REASON_LENGTH = 300
 _LAST_TRIAL = select(func.max(TrialRow.id))
+_HOUR = (
+    func.substr(TrialRow.measured_at, 1, 13).label("hour"),
+    func.count(),
+    func.count().filter(TrialRow.state != TrialState.COMPLETE.value),
+    # The columns of Measurement are not declared by name.
+    *(func.avg(TrialRow.__table__.c[name]) for name in ("temperature_c", "clock_mhz")),
+)
+"""What is summed up of the trials of an hour, in the order of the fields of Hour."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +34,18 @@ class TrialCounts:
     """Number of trials by value of TrialState."""
     last_measured: str
     """Time of the last trial, UTC, ISO 8601; empty without trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureReason:
+    """A way in which trials of a device failed, and how often."""
+
+    state: str
+    message: str
+    """Its first REASON_LENGTH characters."""
+    trials: int
+    last_measured: str
+    """UTC, ISO 8601."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +78,24 @@ class HistoryLedger(Transactions):
         last = max((moment for _, _, moment in rows), default="")
         return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
 
+    def failure_reasons(self, device_slug: str, most: int) -> list[FailureReason]:
+        """Return what the trials of a device failed with, under every driver, the commonest `most` first."""
+        message = func.substr(TrialRow.message, 1, REASON_LENGTH).label("reason")
+        query = (
+            select(TrialRow.state, message, func.count().label("times"), func.max(TrialRow.measured_at))
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug, TrialRow.state != TrialState.COMPLETE.value)
+            .group_by(TrialRow.state, "reason")
+            .order_by(desc("times"), TrialRow.state, "reason")
+            .limit(most)
+        )
+        rows = self.read(lambda session: session.execute(query).all())
+        return [FailureReason(state=row[0], message=row[1], trials=row[2], last_measured=row[3]) for row in rows]
+
     def hours(self, device_slug: str, most: int) -> list[Hour]:
         """Return the last `most` hours in which a device measured trials, oldest first."""
-        hour = func.substr(TrialRow.measured_at, 1, 13).label("hour")
-        failed = func.count().filter(TrialRow.state != TrialState.COMPLETE.value)
-        # The columns of Measurement are not declared by name.
-        means = [func.avg(TrialRow.__table__.c[name]) for name in ("temperature_c", "clock_mhz")]
         query = (
-            select(hour, func.count(), failed, *means)
+            select(*_HOUR)
             .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
             .where(DeviceRow.slug == device_slug)
             .group_by("hour")
@@ -72,10 +103,21 @@ class HistoryLedger(Transactions):
             .limit(most)
         )
         rows = self.read(lambda session: session.execute(query).all())
-        return [
-            Hour(hour=f"{row[0]}:00:00Z", trials=row[1], failed=row[2], temperature_c=row[3], clock_mhz=row[4])
-            for row in reversed(rows)
-        ]
+        return [_to_hour(*row) for row in reversed(rows)]
+
+    def fleet_hours(self, most_trials: int) -> dict[str, list[Hour]]:
+        """Return the hours of the last `most_trials` trials by the slug of their device, oldest first."""
+        query = (
+            select(DeviceRow.slug, *_HOUR)
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(TrialRow.id > _LAST_TRIAL.scalar_subquery() - most_trials)
+            .group_by(DeviceRow.slug, "hour")
+            .order_by(DeviceRow.slug, "hour")
+        )
+        found: dict[str, list[Hour]] = {}
+        for slug, *hour in self.read(lambda session: session.execute(query).all()):
+            found.setdefault(slug, []).append(_to_hour(*hour))
+        return found
 
     def best_by_driver(self, device_slug: str, family: str) -> list[tuple[Problem, str, float]]:
         """Return the least time in nanoseconds of each problem under each driver, in the order of first trials."""
@@ -159,6 +201,10 @@ class HistoryLedger(Transactions):
             return known_rows([*rows, *runs], lambda found: _stored(*found))
 
         return self.read(read)
+
+
+def _to_hour(hour: str, trials: int, failed: int, temperature_c: float | None, clock_mhz: float | None) -> Hour:
+    return Hour(hour=f"{hour}:00:00Z", trials=trials, failed=failed, temperature_c=temperature_c, clock_mhz=clock_mhz)
 
 
 def _stored(row: TrialRow, of: ProblemRow) -> StoredTrial:

@@ -94,14 +94,14 @@ def _begin(stream: IO[bytes], most_bytes: int) -> int:
     header = _exactly(stream, 5)
     size, kind = struct.unpack("<IB", header)
     if (size, kind) == _END_HEADER:
-        raise DeviceLostError(_how(*struct.unpack("<BIB", _exactly(stream, 6))))
+        raise DeviceLostError(how_ended(*struct.unpack("<BIB", _exactly(stream, 6))))
     size -= 2  # the kind, and the mark at the end
     if kind == _ANSWER and 0 <= size <= most_bytes:
         return int(size)
     if kind == _ERROR and 4 <= size <= 4 + MAX_TEXT:
         payload = _exactly(stream, size)
         _finish(stream)
-        raise RefusedCommand(struct.unpack("<i", payload[:4])[0], _printable(payload[4:]))
+        raise RefusedCommand(struct.unpack("<i", payload[:4])[0], printable(payload[4:]))
     if kind == _ANSWER:
         raise LinkLostError(f"the agent's answer has {size} bytes, where at most {most_bytes} were expected")
     raise LinkLostError(f"what the link carries is no answer of an agent: it begins with {header!r}")
@@ -112,7 +112,7 @@ def _finish(stream: IO[bytes]) -> None:
     if _exactly(stream, 1) == b"\1":
         return
     if struct.unpack("<IB", _exactly(stream, 5)) == _END_HEADER:
-        raise DeviceLostError(_how(*struct.unpack("<BIB", _exactly(stream, 6))))
+        raise DeviceLostError(how_ended(*struct.unpack("<BIB", _exactly(stream, 6))))
     raise LinkLostError("an answer of the agent is incomplete")
 
 
@@ -127,7 +127,7 @@ def _ended() -> LinkLostError:
     return LinkLostError("the link to the device ended")
 
 
-def _how(how: int, number: int, command: int) -> str:
+def how_ended(how: int, number: int, command: int) -> str:
     """Describe how an agent ended."""
     names = {value: name for name, value in CONSTANTS.items() if name in _COMMANDS}
     doing = f"in {_COMMANDS[names[command]]}" if command in names else "between commands"
@@ -164,6 +164,6 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _printable(data: bytes) -> str:
+def printable(data: bytes) -> str:
     text = data.decode("utf-8", "replace")
     return "".join(c if c.isprintable() or c in "\n\t" else " " for c in text).strip()

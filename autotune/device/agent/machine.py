@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.device.agent.connection import Connection
 from autotune.device.agent.frames import CONSTANTS, MAX_TEXT, RefusedCommand, encode
-from autotune.device.description import Survey, survey
+from autotune.device.description import FURTHER_QUERIES, Survey, survey
 from autotune.device.links import Link
 from autotune.errors import DeviceSelectionError
 
@@ -27,6 +27,9 @@ _NUMBERS = {
 }  # fmt: skip
 _MAX_WORK_ITEM_SIZES = 0x1005
 """Queries by the names of pyopencl's attributes."""
+QUERIES_OF_PLATFORMS = tuple(_PLATFORM.values())
+QUERIES = (*_TEXTS.values(), *_NUMBERS.values(), _MAX_WORK_ITEM_SIZES, *FURTHER_QUERIES)
+"""All queries by which a device is described."""
 
 
 class AgentPlatform:

@@ -97,8 +97,7 @@ static int is_part(const struct object *buffer, uint64_t offset, uint64_t bytes)
     return bytes && offset <= buffer->bytes && bytes <= buffer->bytes - offset;
 }
 
-/* Returns whether contents could be written; else it has failed. */
-static int write_part(const struct object *memory, uint64_t offset, const void *contents, size_t bytes) {
+int write_part(const struct object *memory, uint64_t offset, const void *contents, size_t bytes) {
     size_t origin[3], region[3];
     int is_image = memory->kind == IMAGE;
     int32_t status = CL_INVALID_VALUE;

@@ -179,6 +179,7 @@ static handler handler_of(uint8_t command) {
     case ARGUMENTS: return do_arguments;
     case START: return do_start;
     case RELEASE: return do_release;
+    case DRAW: return do_draw;
     default: return NULL;
     }
 }

@@ -54,13 +54,16 @@ int fits(uint64_t value);
 /* Returns memory of at least that size, which the next call reuses; NULL after `fail`. */
 uint8_t *scratch(size_t bytes);
 
+/* Returns whether contents could be written from an offset on; else it has failed. */
+int write_part(const struct object *memory, uint64_t offset, const void *contents, size_t bytes);
+
 /* The commands, by file. Each takes its payload, and answers or fails. */
 void do_platforms(struct cursor *), do_devices(struct cursor *), do_info(struct cursor *), do_open(struct cursor *);
 void do_read_file(struct cursor *), do_list_folder(struct cursor *);
 void do_build(struct cursor *), do_load(struct cursor *), do_binary(struct cursor *), do_binary_bytes(struct cursor *);
 void do_kernels(struct cursor *), do_facts(struct cursor *);
 void do_allocate(struct cursor *), do_allocate_image(struct cursor *), do_write(struct cursor *);
-void do_fill(struct cursor *), do_copy(struct cursor *), do_read(struct cursor *);
+void do_fill(struct cursor *), do_copy(struct cursor *), do_read(struct cursor *), do_draw(struct cursor *);
 void do_arguments(struct cursor *), do_start(struct cursor *), do_run(struct cursor *), do_finish(struct cursor *);
 
 /* Serves the host until it closes the link. */

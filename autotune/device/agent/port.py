@@ -29,6 +29,7 @@ from autotune.errors import BuildError, DeviceSelectionError, KernelError, Launc
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, LocalMemory, Plan
 from autotune.model.problem import ELEMENT_TYPES
+from autotune.space.family import Draw
 
 _CHANNELS = {
     "FLOAT": 0x10DE, "HALF_FLOAT": 0x10DD, "SIGNED_INT8": 0x10D7, "UNSIGNED_INT8": 0x10DA, "SIGNED_INT16": 0x10D8,
@@ -37,6 +38,7 @@ _CHANNELS = {
 _CHANNEL_ORDERS = {4: 0x10B5, 2: 0x10B2, 1: 0x10B0}
 _IMAGE2D, _IMAGE1D_BUFFER = 0x10F1, 0x10F6
 _NO_HANDLE = CONSTANTS["NO_HANDLE"]
+_LOW = 2**64 - 1
 _MOST_BINARY = CONSTANTS["MAX_FRAME_BYTES"] // 2
 _WORK_GROUP_REFUSED = (CODES["INVALID_WORK_GROUP_SIZE"], CODES["INVALID_WORK_ITEM_SIZE"])
 
@@ -108,7 +110,10 @@ class AgentPort:
             self._connection.ask(encode("OPEN", "IIB", *numbers, profiles))
         except RefusedCommand as refusal:
             raise DeviceSelectionError(f"device {self._selector} cannot be opened: {refusal}") from refusal
-        self.quirks: Quirks = quirks_of(text(self._raw, "version"), text(self._raw, "vendor"))
+        self._begin(quirks_of(text(self._raw, "version"), text(self._raw, "vendor")))
+
+    def _begin(self, quirks: Quirks) -> None:
+        self.quirks = quirks
         self._released: deque[int] = deque()
         self._unused: list[int] = []
         self._numbers: Iterator[int] = itertools.count()
@@ -243,6 +248,18 @@ class AgentPort:
         contents, chunk = _bytes_of(values), memory.chunk_bytes
         for at in range(0, len(contents), chunk):
             self._connection.tell(encode("WRITE", "IQ", memory.handle.number, at, tail=contents[at : at + chunk]))
+
+    def draw(self, memory: _Memory, draw: Draw, behind: NDArray[Any]) -> bool:
+        if memory.buffer.image_width:
+            return False
+        halves = (draw.state & _LOW, draw.state >> 64, draw.increment & _LOW, draw.increment >> 64)
+        kind = CONSTANTS[f"DRAW_{draw.dtype.upper()}"]
+        half = _NO_HANDLE if draw.half is None else draw.half
+        self._connection.tell(encode("DRAW", "IBQ4QI", memory.handle.number, kind, draw.count, *halves, half))
+        if len(behind):
+            at = draw.count * behind.itemsize
+            self._connection.tell(encode("WRITE", "IQ", memory.handle.number, at, tail=behind.tobytes()))
+        return True
 
     def fill(self, memory: _Memory, value: NDArray[Any]) -> None:
         self._connection.tell(encode("FILL", "I", memory.handle.number, tail=value.tobytes()))

@@ -10,7 +10,7 @@
 #ifndef AUTOTUNE_PROTOCOL_H
 #define AUTOTUNE_PROTOCOL_H
 
-#define PROTOCOL_DIGEST "8b024e79e0246f17"
+#define PROTOCOL_DIGEST "e6c02d9e7a1cb427"
 
 #define PROTOCOL_MAGIC "autotune"
 
@@ -56,11 +56,18 @@
 #define ARGUMENTS 37    /* uint32 kernel, uint32 count, (uint32 index, uint8 kind, value) each */
 #define START 38        /* launches */
 #define RELEASE 39      /* uint32 handle each */
+#define DRAW 40         /* uint32 memory, uint8 kind, uint64 count, uint64[4] state and increment of PCG64, low halves first,
+                         * uint32 half a number left over, or NO_HANDLE: random numbers from the start of a buffer */
 
 /* Kinds of arguments, and their values. */
 #define MEMORY_ARGUMENT 0 /* uint32 memory */
 #define VALUE_ARGUMENT 1  /* uint32 bytes, value */
 #define LOCAL_ARGUMENT 2  /* uint64 bytes */
+
+/* Kinds of random numbers, as NumPy draws them: floats in [-1, 1), integers in [-128, 127]. */
+#define DRAW_FLOAT32 0
+#define DRAW_FLOAT16 1
+#define DRAW_INT8 2
 
 /* Answers. */
 #define ANSWER 128
@@ -72,5 +79,60 @@
 #define ENDED_BY_SIGNAL 1 /* number: signal */
 #define ENDED_BY_LIMIT 2  /* number: milliseconds */
 #define ENDED_BY_HOST 3   /* the host closed the link while a command ran */
+
+/* A work file, which `agent WORK RESULT` carries out without a host, and its result consist of frames, too.
+ *
+ * A work file begins with WORK, NOTE and QUERIES. Each PROBLEM is followed by its DATA and trials. A trial is a TRIAL,
+ * commands that set it up, PARTs, and three sections of commands: CHECK, TIME, CHECK; then CLEAR. A PART is a launch of
+ * some of the work-groups, run while that is safe. The last command of TIME is the RUN to be timed. Commands may be
+ * WRITE_DATA instead of WRITE. Sizes of both are at most MAX_FRAME_BYTES. */
+#define WORK 64       /* magic[8] digest[16] name[16] uint64 budget_ms */
+#define NOTE 65       /* anything, which the result repeats */
+#define QUERIES 66    /* uint32 types of devices to choose from, uint32 count, queries of platforms, those of devices */
+#define PROBLEM 67    /* uint32 weight, uint32 finalists, uint64 most bytes of outputs in the result, uint8 element,
+                       * uint64 bytes of the first output that are compared with the reference's */
+#define DATA 68       /* contents, numbered from 0 in each problem */
+#define TRIAL 69      /* uint8 kind, uint8 algorithm, uint8 place[]: places of similar trials of an algorithm are near */
+#define PART 70       /* uint64 groups, uint64 groups of the whole launch, payload of a RUN */
+#define CHECK 71      /* whose READs are outputs */
+#define TIME 72       /* */
+#define CLEAR 73      /* payload of a RELEASE */
+#define WRITE_DATA 74 /* uint32 memory, uint64 offset, uint32 number of a DATA */
+
+/* Kinds of trials. The reference comes first, then the default; others begin the search, or are chosen in it. */
+#define KIND_REFERENCE 0
+#define KIND_DEFAULT 1
+#define KIND_OPENING 2
+#define KIND_OTHER 3
+
+/* Elements of outputs. */
+#define ELEMENT_FLOAT32 0
+#define ELEMENT_FLOAT16 1
+#define ELEMENT_FLOAT64 2
+#define ELEMENT_INT8 3
+#define ELEMENT_INT32 4
+#define ELEMENT_OTHER 5 /* compared bit for bit */
+
+/* A result begins with RESULT and NOTE. Every payload is followed by its CRC-32; trials are numbered from 0. */
+#define RESULT 96     /* magic[8] digest[16] name[16] */
+#define TOLD 97       /* uint32 platform, uint32 device or NO_HANDLE, uint32 query, what the driver answers */
+#define CHOSEN 98     /* uint32 platform, uint32 device, uint8 size_t_bytes, /proc/cpuinfo */
+#define BEGUN 99      /* uint32 trial */
+#define BUILT 100     /* uint32 trial, uint64 build_ns, uint64 work_group_limit, uint64 private_bytes */
+#define OUTPUT 101    /* uint32 trial, uint8 check, uint8 number, uint64 digest, contents or nothing */
+#define TIMED 102     /* uint32 trial, uint32 round (0: the search), uint32 calls, (uint64 host_ns, uint64 event_ns) each */
+#define FAILED 103    /* uint32 trial, uint8 why, uint8 how it ended, uint8 command, int32 number, text */
+#define SPENT 104     /* uint64 milliseconds since the start, without pauses */
+#define SOLVED 105    /* uint32 problem */
+#define DROPPED 106   /* uint32 trial, which was interrupted and is not to blame */
+#define CHECKED 107   /* uint32 trial, all of whose outputs of both checks are there once more */
+
+/* Why a trial failed. */
+#define FAILED_REFUSED 0  /* number: OpenCL status */
+#define FAILED_ENDED 1    /* the agent ended: number as in END */
+#define FAILED_LATE 2     /* number: milliseconds */
+#define FAILED_SLOW 3     /* number: milliseconds that a call would take */
+#define FAILED_DIFFERS 4  /* its output is far from that of the reference */
+#define FAILED_LOST 5     /* the machine restarted, or everything was killed */
 
 #endif

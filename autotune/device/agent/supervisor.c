@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "detached.h"
 #include "objects.h"
 #include "protocol.h"
 
@@ -135,14 +136,9 @@ static void run_until_the_host_leaves(pid_t supervisor) {
     _exit(0); /* without the clean-up of drivers, which may crash or hang */
 }
 
-int main(int count, char **arguments) {
+int run_agent(void) {
     struct sigaction action;
     pid_t self = getpid(), runner;
-    (void)arguments;
-    if (count > 1) {
-        puts("autotune agent, protocol " PROTOCOL_DIGEST);
-        return 0;
-    }
     take_link();
     signal(SIGPIPE, SIG_IGN);
     memset(&action, 0, sizeof action);
@@ -158,5 +154,14 @@ int main(int count, char **arguments) {
         run_until_the_host_leaves(self);
     setpgid(runner, runner);
     supervise(runner);
+    return 0;
+}
+
+int main(int count, char **arguments) {
+    if (count == 3)
+        return work_alone(arguments[1], arguments[2]);
+    if (count == 1)
+        return run_agent();
+    puts("autotune agent, protocol " PROTOCOL_DIGEST);
     return 0;
 }

@@ -56,4 +56,17 @@ uint64_t __aeabi_uidivmod(uint32_t dividend, uint32_t divisor) {
 __asm__(".arm\n.globl __aeabi_uldivmod\n.type __aeabi_uldivmod,%function\n__aeabi_uldivmod:\n"
         "push {r4, lr}\nsub sp, sp, #16\nadd r4, sp, #8\nstr r4, [sp]\nbl autotune_divide\n"
         "ldr r2, [sp, #8]\nldr r3, [sp, #12]\nadd sp, sp, #16\npop {r4, pc}\n");
+
+// Conversions between numbers of 64 bits, which they call as well; numbers are positive.
+double __aeabi_ul2d(uint64_t value);
+uint64_t __aeabi_d2ulz(double value);
+
+double __aeabi_ul2d(uint64_t value) {
+    return (double)(uint32_t)(value >> 32) * 4294967296.0 + (double)(uint32_t)value;
+}
+
+uint64_t __aeabi_d2ulz(double value) {
+    uint32_t high = (uint32_t)(value / 4294967296.0);
+    return (uint64_t)high << 32 | (uint32_t)(value - (double)high * 4294967296.0);
+}
 #endif

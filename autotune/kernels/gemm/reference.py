@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.model.problem import NUMBER_TYPES
-from autotune.space.family import Case
+from autotune.space.family import Case, Draw
 
 Matrix = NDArray[np.float64]
+_DRAWN = ("float32", "float16", "int8")
+"""Types whose values are what was drawn, or that rounded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,8 @@ class GemmCase(Case):
     def __init__(self, problem: GemmProblem, seed: int) -> None:
         self._problem = problem
         self._rng = np.random.default_rng(seed)
+        self._draws: dict[str, Draw] = {}
+        self.draws = self._draws
         self._stored = {operand: self._random(operand) for operand in "abc"}
         self._has_beta = bool(seed % 2)
         alpha, beta = 1.0, 0.0
@@ -64,6 +68,7 @@ class GemmCase(Case):
             alpha, beta = (float(np.float32(x)) for x in self._rng.uniform(0.5, 2.0, 2))
         else:
             self._poison(self._stored["c"])
+            self._draws.pop("c", None)
         self.inputs: Mapping[str, NDArray[Any]] = self._stored
         self.scalars: Mapping[str, float] = {"alpha": alpha, "beta": beta}
         self._kept_checks: list[list[_Check]] | None = None
@@ -117,6 +122,7 @@ class GemmCase(Case):
         p = self._problem
         dtype = np.dtype(p.dtype(operand))
         size = (p.batch, p.stride(operand))
+        drawn = _draw(self._rng, str(dtype), math.prod(size))
         if dtype.kind == "i":
             values: NDArray[Any] = self._rng.integers(-128, 128, size, dtype=np.int16).astype(dtype)
         else:
@@ -126,6 +132,8 @@ class GemmCase(Case):
             values = values.astype(dtype, copy=False)
         matrices = self._matrices(operand, values)
         if matrices.size == values.size:
+            if dtype.name in _DRAWN:
+                self._draws[operand] = drawn
             return values
         inner = matrices.copy()
         self._poison(values)
@@ -206,6 +214,14 @@ class GemmCase(Case):
         rounding = 2.0 * _epsilon(p.dtype("c")) if p.dtype("c") != p.accumulator else 0.0
         smallest = 0.25 if p.is_whole else 1e-7 if p.dtype("c") == "float16" else 1e-30
         return np.asarray(summing * scale + rounding * np.abs(size) + smallest)
+
+
+def _draw(rng: np.random.Generator, dtype: str, count: int) -> Draw:
+    """Return how the next numbers will be drawn."""
+    told: Mapping[str, Any] = rng.bit_generator.state
+    half = told["uinteger"] if told["has_uint32"] else None
+    numbers = told["state"]
+    return Draw(dtype=dtype, count=count, state=numbers["state"], increment=numbers["inc"], half=half)
 
 
 def _epsilon(dtype: str) -> float:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import product
 
 from autotune.kernels.qgemm.algorithms import ALGORITHMS
-from autotune.kernels.qgemm.formats import FORMATS, UNIT
+from autotune.kernels.qgemm.formats import FORMATS
 from autotune.kernels.qgemm.plan import PLAN
 from autotune.kernels.qgemm.problem import (
     BLOCK,
@@ -32,7 +32,6 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.space.expression import round_up
 from autotune.space.family import Case, CExport, KernelFamily
 
 __all__ = ["FAMILY", "QGemm", "QGemmProblem"]
@@ -40,11 +39,10 @@ __all__ = ["FAMILY", "QGemm", "QGemmProblem"]
 
 def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem]:
     assert isinstance(example, QGemmProblem)
-    values, block = PLAN.values(example, configuration), example.format.block
-    k = round_up(values["lanes"] * UNIT, block)
-    for m_rest, n_rest, k_rest, experts in product((0, 1), (0, 1), (0, block), (1, 2)):
+    values = PLAN.values(example, configuration)
+    for m_rest, n_rest, experts in product((0, 1), (0, 1), (1, 2)):
         m, n = values["group_rows"] + m_rest, values["group_columns"] + n_rest
-        yield replace(example, m=m, n=n, k=k + k_rest, experts=experts)
+        yield replace(example, m=m, n=n, experts=experts, k=example.format.block)
 
 
 _C_EXPORT = CExport(

@@ -26,6 +26,8 @@ _FEW = 8
 """Columns up to which a product reads weights at the speed of memory."""
 _LARGE_GPU = 16
 """Compute units from which a GPU keeps macro-tiles in local memory: smaller ones are those of phones and boards."""
+_ROOMY_ADRENO = 4
+"""Compute units from which an Adreno is of a generation whose kernels may use more registers: 730 and later."""
 _WIDE_LANES = 16
 """float32 in a vector register from which a processor has 32 such registers."""
 
@@ -152,7 +154,8 @@ def _of_phone(device: _Device) -> _Listed:
     Tiles and work-groups of Adreno are those that Mesa's compiler builds without spills, in the order of issue slots
     for each product. On Mali a work-item with more than 32 registers halves the threads, so tiles are small there.
     """
-    for columns, rows in ((8, 2), (4, 2), (4, 1)) if device.is_adreno else ((4, 2), (4, 1)):
+    is_roomy = device.is_adreno and device.compute_units >= _ROOMY_ADRENO
+    for columns, rows in ((8, 2), (4, 2), (4, 1)) if is_roomy else ((4, 2), (4, 1)):
         for whole in (0, 1):
             wanted = {"least_n": _FEW + 1, "is_whole": whole}
             yield _own(device, whole, slices=1, rows=rows, columns=columns), wanted
@@ -160,7 +163,9 @@ def _of_phone(device: _Device) -> _Listed:
     many = {4: 8192, 2: 1024, 1: 1} if device.is_adreno else {4: MAX_ELEMENTS, 2: 4096, 1: 1}
     for columns, shapes in _SHARED_OUT.items():
         for slices, rows in shapes:
-            for whole in (0, 1):
+            if columns > 2 and rows > 1 and not is_roomy:
+                continue
+            for whole in (0, 1) if slices * rows < 16 else (0,):
                 wanted = {**_columns(columns, whole), "least_m": many[rows]}
                 yield _own(device, whole, slices=slices, rows=rows, columns=columns), wanted
 

@@ -25,7 +25,7 @@ export async function compareView(place, _, query, signal) {
     h("a", { href: at("#/compare", { what, family: known.family, device: known.device }), "aria-current": what === kind && "true" }, words)));
   const [filters, shown] = all.length ? await KINDS[kind][0]({ all, known, two, device, signal }) : [[], hint("No device is known yet.")];
   const family = all.length > 0 && chooser("Family", "family", families.map(({ name }) => name), known.family);
-  fill(place, h("h1", {}, "Compare"), tabs, h("div.filters", {}, filters, family), shown);
+  fill(place, h("h1", {}, "Compare"), tabs, h("div.filters.pair", {}, filters, family), shown);
 }
 
 async function devices({ all, known, two, signal }) {

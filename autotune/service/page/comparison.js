@@ -3,13 +3,16 @@
 import { h, hint, scroll } from "./dom.js";
 import { configuration, rate, ratio, tick, time } from "./format.js";
 
+const MEASURED = "All were measured in turns, and ratios within the rounds decided: medians over all rounds, shown here, may differ a little.";
+const IMPORTED = "The winner came with a table and is kept, since its time there is shorter than any measured here; below it are the finals made here, at the speed of the device here.";
+
 export function comparison(size) {
   const [winner] = size.rivals;
-  const finalists = size.rivals.filter(({ configuration: of }) => of).map((rival, index) => ({ ...rival, name: index ? rival.name : `${rival.name}, runner-up` }));
+  const finalists = size.rivals.filter(({ configuration: of }) => of).map((rival, index) => ({ ...rival, name: index || size.is_imported ? rival.name : `${rival.name}, runner-up` }));
   const others = [...size.rivals.filter(({ configuration: of }) => !of), ...size.host];
   const rest = size.host.length ? "" : " The host's BLAS was not measured at this size.";
   return [
-    finalists.length > 0 && plot("The finals", size, [winner, ...finalists], "All were measured in turns, and ratios within the rounds decided: medians over all rounds, shown here, may differ a little."),
+    finalists.length > 0 && plot("The finals", size, [winner, ...finalists], size.is_imported ? IMPORTED : MEASURED),
     plot("Against others", size, others, rest),
   ];
 }

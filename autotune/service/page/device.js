@@ -71,7 +71,7 @@ function downloads(slug, family, formats) {
 }
 
 // How trials ended, and what searches leave out.
-function failing(path, { trials, quarantined, total, last_measured }) {
+function failing(path, { trials, reasons, quarantined, total, last_measured }) {
   const all = Object.values(trials).reduce((sum, number) => sum + number, 0);
   if (!all && !total) return [];
   const note = h("p.note", { role: "status" });
@@ -98,7 +98,21 @@ function failing(path, { trials, quarantined, total, last_measured }) {
   list.show(quarantined, (item) => JSON.stringify([item.shape, item.configuration, item.driver]));
   return h("section", {}, h("h2", {}, "Trials and failures"),
     facts([...states.map(([word, number]) => [word, `${number.toLocaleString("en")} (${((100 * number) / all).toFixed(1)}%)`]), ["Last measured", moment(last_measured)]]),
+    whyFailed(reasons),
     total > 0 && h("p", {}, `In quarantine: ${count(total, "configuration")} that crashed, hung or were lost, which searches leave out.`),
     total > 0 && list.element, note,
     total > quarantined.length && hint(`The newest ${quarantined.length} are shown.`));
+}
+
+function whyFailed(reasons) {
+  if (!reasons.length) return null;
+  const list = table("What trials failed with", [
+    { name: "Message", kind: "head", cell: ({ message }) => h("span.long", {}, message || "no message") },
+    { name: "State", cell: (reason) => state(reason.state) },
+    { name: "Trials", kind: "number", cell: (reason) => reason.trials.toLocaleString("en") },
+    { name: "Last", cell: (reason) => moment(reason.last_measured) },
+  ]);
+  list.element.classList.add("tall");
+  list.show(reasons, (reason) => `${reason.state} ${reason.message}`);
+  return h("details", {}, h("summary", {}, "Why trials failed"), list.element);
 }

@@ -3,6 +3,9 @@
 import { every, get, token } from "./api.js";
 import { connected, fill, h, hint, snippet, state, table } from "./dom.js";
 import { count } from "./format.js";
+import { fleetHours } from "./hours.js";
+
+const HOURS_MS = 60_000;
 
 const COLUMNS = [
   { name: "Device", kind: "head", cell: ({ slug }) => h("a", { href: `#/device/${slug}` }, slug) },
@@ -18,14 +21,18 @@ export async function devicesView(place, _, __, signal) {
   const list = table("Devices", COLUMNS);
   const summary = h("p.summary");
   const none = h("div");
+  const compare = h("a.button", { href: "#/compare" }, "Compare");
   await every(2000, signal, async () => {
     const { devices } = await get("api/devices", signal);
     summary.textContent = summed(devices);
     list.show(devices.map(steady), (device) => device.slug);
-    list.element.hidden = !devices.length;
+    list.element.hidden = summary.hidden = !devices.length;
+    compare.hidden = !devices.some(({ tuned }) => tuned);
     if (Boolean(none.firstChild) === Boolean(devices.length)) fill(none, devices.length ? [] : howToBegin());
   }, connected);
-  fill(place, h("div.heading", {}, h("h1", {}, "Devices"), summary, h("a.button", { href: "#/compare" }, "Compare")), list.element, none);
+  const worked = h("div");
+  fill(place, h("div.heading", {}, h("h1", {}, "Devices"), summary, compare), list.element, none, worked);
+  every(HOURS_MS, signal, async () => fill(worked, fleetHours((await get("api/hours", signal)).devices)), () => {}).catch(() => {});
 }
 
 // Without what changes at every look.

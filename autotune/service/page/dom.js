@@ -2,6 +2,8 @@
 
 import { sizeAddress } from "./api.js";
 
+const MORE_ROWS = 1000;
+
 // h("a.quiet", { href: "#/jobs" }, "Jobs"): classes after dots; "on..." are listeners; null and false are left out.
 export function h(tag, properties = {}, ...children) {
   const [name, ...classes] = tag.split(".");
@@ -48,33 +50,38 @@ function keep(parent, items, keyOf, build) {
 }
 
 // A table that scrolls within itself; on a phone each row is a card. Columns: { name, cell, kind, head }, where cell makes
-// the content of a cell from an item, the kind is "number", aligned to the right, or "head", the one that names the row,
-// and head stands in place of the name. Roles are named since a browser forgets those of what is no table to the eye.
+// the content of a cell from an item, the kind is "number", aligned to the right, or "head", the one that names the row
+// (with the column's name on its card if isTold), and head stands in place of the name. A cell without a value has a dash,
+// and no place on a card. Roles are named since a browser forgets those of what is no table to the eye.
 export function table(caption, columns, properties = {}) {
   const body = h("tbody", { role: "rowgroup" });
   const head = h("tr", { role: "row" }, columns.map(({ name, kind, head: shown }) =>
     h(kind === "number" ? "th.number" : "th", { scope: "col", role: "columnheader" }, shown ?? name)));
-  const row = (item) => h("tr", { role: "row" }, columns.map(({ name, cell, kind }) =>
-    h({ head: "th", number: "td.number" }[kind] ?? "td", { scope: kind === "head" && "row", role: kind === "head" ? "rowheader" : "cell", "data-label": kind !== "head" && name }, h("div", {}, cell(item)))));
+  const row = (item) => h("tr", { role: "row" }, columns.map(({ name, cell, kind, isTold }) => {
+    const content = cell(item);
+    const [isHead, isNone] = [kind === "head", content === "–"];
+    const element = { head: "th", number: "td.number" }[kind] ?? "td";
+    return h(isNone ? `${element}.none` : element, { scope: isHead && "row", role: isHead ? "rowheader" : "cell", "data-label": (!isHead || isTold) && name }, h("div", {}, content));
+  }));
   const whole = h("table.cards", { role: "table", ...properties }, h("caption.hidden", {}, caption), h("thead", { role: "rowgroup" }, head), body);
   if (properties.class) whole.className = `cards ${properties.class}`;
   const show = (items, keyOf) => keep(body, items, keyOf, row);
   return { element: scroll(caption, whole), head, show };
 }
 
-// The first rows of a table, and below it a button for all of them.
+// The first rows of a table, and below it a button for the rest, or for a thousand more.
 export function paged(list, keyOf) {
-  const most = matchMedia("(max-width: 640px)").matches ? 12 : 50;
+  let most = matchMedia("(max-width: 640px)").matches ? 12 : 50;
   const more = h("p.more");
-  let isWhole = false;
   const show = (items) => {
-    list.show(isWhole ? items : items.slice(0, most), keyOf);
-    const all = () => {
-      isWhole = true;
+    list.show(items.slice(0, most), keyOf);
+    const further = () => {
+      most += MORE_ROWS;
       show(items);
-      list.element.focus(); // the button is gone
+      list.element.focus(); // the button may be gone
     };
-    fill(more, !isWhole && items.length > most && h("button", { type: "button", onclick: all }, `Show all ${items.length}`));
+    const words = items.length - most > MORE_ROWS ? `Show ${MORE_ROWS} more of ${items.length}` : `Show all ${items.length}`;
+    fill(more, items.length > most && h("button", { type: "button", onclick: further }, words));
   };
   return { more, show };
 }
@@ -111,6 +118,9 @@ export function copy(text, words = "Copy") {
 
 // A text to copy: shown, with the button beside its name.
 export const snippet = (name, text) => h("div.snippet", {}, h("div.heading", {}, h("strong", {}, name), copy(text, `Copy`)), h("pre", { tabindex: "0", role: "region", "aria-label": name }, text));
+
+// A name that may go on in a new line at its underscores.
+export const breakable = (name) => name.split("_").map((part, index) => (index ? [h("wbr"), `_${part}`] : part));
 
 export const hint = (text) => h("p.hint", {}, text);
 

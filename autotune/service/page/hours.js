@@ -4,6 +4,7 @@ import { axes, inner, linear, picture, s, spread } from "./charts.js";
 import { h, hint, sizeLink, table } from "./dom.js";
 import { count, moment, ratio } from "./format.js";
 
+const MOST_DEVICES = 24;
 const SERIES = [
   ["trials", "Trials an hour", (v) => `${Math.round(v)}`],
   ["temperature_c", "Temperature, °C", (v) => `${Math.round(v)}`],
@@ -17,7 +18,8 @@ export function hours(slug, found, checks) {
     { name: "Hour", kind: "head", cell: ({ hour }) => moment(hour) },
     { name: "Failed", kind: "number", cell: ({ failed }) => `${failed}` },
     ...shown.map(([name, word, text]) => ({ name: word, kind: "number", cell: (item) => (item[name] === null ? "–" : text(item[name])) })),
-  ]);
+  ], { class: "rows" });
+  list.element.classList.add("tall");
   list.show([...found].reverse(), ({ hour }) => hour);
   const points = (name) => found.filter((hour) => hour[name] !== null).map((hour) => ({ at: Date.parse(hour.hour), value: hour[name], kind: "more" }));
   const speed = checks.map((check) => ({ at: Date.parse(check.measured_at), value: check.ratio, kind: check.is_change ? "much" : "more" }));
@@ -28,6 +30,29 @@ export function hours(slug, found, checks) {
     hint("Only hours in which the device measured; at most the last 168. Temperature and clock are means over the trials whose system reports them."),
     speed.length > 0 && drift(slug, checks),
     h("details", {}, h("summary", {}, `${count(found.length, "hour")} as numbers`), list.element));
+}
+
+// What each device did, those first that measured last: { slug: hours }.
+export function fleetHours(devices) {
+  const worked = Object.entries(devices).sort(([, one], [, other]) => other.at(-1).hour.localeCompare(one.at(-1).hour));
+  if (!worked.length) return null;
+  const more = worked.length > MOST_DEVICES ? ` The ${MOST_DEVICES} that measured last are shown.` : "";
+  return h("section", {}, h("h2", {}, "Over time"),
+    h("div.multiples", {}, worked.slice(0, MOST_DEVICES).map(([slug, found]) => deviceHours(slug, found))),
+    hint(`Trials an hour, of the hours in which a device measured; temperature and clock are means over trials. A device's own page has both by the hour, and its drift.${more}`));
+}
+
+function deviceHours(slug, found) {
+  const sum = (hours, of) => hours.reduce((whole, hour) => whole + of(hour), 0);
+  const mean = (name, unit) => {
+    const known = found.filter((hour) => hour[name] !== null);
+    return known.length && `${Math.round(sum(known, (hour) => hour[name] * hour.trials) / sum(known, ({ trials }) => trials))} ${unit}`;
+  };
+  const trials = sum(found, (hour) => hour.trials);
+  const words = [count(trials, "trial"), `${((100 * sum(found, ({ failed }) => failed)) / trials).toFixed(1)}% failed`, mean("temperature_c", "°C"), mean("clock_mhz", "MHz")];
+  const caption = [h("a", { href: `#/device/${slug}` }, slug), h("small", {}, words.filter(Boolean).join(", "))];
+  if (found.length === 1) return h("figure.multiple", {}, h("figcaption", {}, caption, h("small", {}, `in the hour from ${moment(found[0].hour)}`)));
+  return line(found.map((hour) => ({ at: Date.parse(hour.hour), value: hour.trials, kind: "more" })), caption, SERIES[0][2], 0, undefined, `Trials an hour on ${slug}`);
 }
 
 // The changes of speed that searches have confirmed.
@@ -49,10 +74,10 @@ function drift(slug, checks) {
 }
 
 // Points over time, joined; `from` is where the axis begins, `level` a value to draw as a line.
-function line(points, word, text, from, level) {
+function line(points, caption, text, from, level, word = caption) {
   const [least, most] = spread([...points.map(({ value }) => value), ...(level === undefined ? [] : [level])]);
   const room = (most - least || 1) * 0.1;
-  return h("figure.multiple", {}, h("figcaption", {}, word),
+  return h("figure.multiple", {}, h("figcaption", {}, caption),
     picture(`${word}: from ${text(least)} to ${text(most)}`, 150, (width, height) => {
       const box = inner(width, height);
       const x = linear(points[0].at, points.at(-1).at, box.left, box.right);

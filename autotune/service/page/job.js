@@ -127,7 +127,7 @@ class JobPage {
     const more = h("button", { type: "button", onclick: () => ((this.most = Infinity), this.drawMultiples()) }, `Show all ${searched.length}`);
     fill(this.multiples, h("section", {}, h("h2", {}, "Searches"),
       h("div.multiples", {}, [...this.drawn].sort(([a], [b]) => a - b).map(([, chart]) => chart)),
-      searched.length > this.most && more,
+      searched.length > this.most && h("p.more", {}, more),
       h("p.hint", {}, "Each trial at a size, also of earlier jobs, in its order, and the best so far; times go up on a logarithmic axis.")));
   }
 

@@ -8,13 +8,13 @@ const PAGE = 50;
 const STATES = ["", "queued", "running", "done", "failed", "cancelled"].map((word) => [word, word || "all"]);
 
 const COLUMNS = [
-  { name: "Job", kind: "head", cell: ({ id, kind }) => [h("a", { href: `#/job/${id}` }, `${id}`), kind === "verify" && " (verify)"] },
+  { name: "Job", kind: "head", isTold: true, cell: ({ id, kind }) => [h("a", { href: `#/job/${id}` }, `${id}`), kind === "verify" && " (verify)"] },
   { name: "State", cell: (job) => state(job.state) },
   { name: "Device", cell: ({ device }) => h("a", { href: `#/device/${device}` }, device) },
   { name: "Sizes", cell: progress },
   { name: "Budget", cell: budget },
   { name: "Submitted", cell: ({ created_at }) => h("time", { datetime: created_at, title: moment(created_at) }, moment(created_at)) },
-  { name: "Took", kind: "number", cell: (job) => between(job.created_at, job.ended_at) },
+  { name: "Took", kind: "number", cell: (job) => (job.state === "queued" ? "–" : between(job.created_at, job.ended_at)) },
 ];
 
 export async function jobsView(place, _, query, signal) {

@@ -25,7 +25,7 @@ export function overview(slug, family, entries, calls) {
     h("section.overview", {}, h("h2", {}, "What tuning gained"),
       numbers(entries, known, naive),
       hint(`Total: all ${known.length} sizes once, without tuning and with it. Gains are over the configuration that is used without tuning (default) and over the plainest kernel.`),
-      distribution(known)),
+      distribution(family, known)),
     scatter(slug, family, entries, calls),
   ];
 }
@@ -44,16 +44,17 @@ function numbers(entries, known, naive) {
     ["Ties", `${verdicts("tie")}`],
     ["Default is best", `${verdicts("default")}`],
     ["Default fails", `${verdicts("default failed")}`],
+    ["Not yet in finals", verdicts("provisional") > 0 && `${verdicts("provisional")}`],
     ["Best rate", [rate(fastest, fastest.time_ns), h("small", {}, fastest.shape)]],
   ], "tiles");
 }
 
-function distribution(entries) {
+function distribution(family, entries) {
   const bins = EDGES.slice(0, -1).map((low, index) => ({ low, high: EDGES[index + 1], sizes: 0 }));
   for (const { gain_over_default: gain } of entries) bins.findLast(({ low }) => gain >= low || low === 1).sizes += 1;
   const most = Math.max(...bins.map(({ sizes }) => sizes), 1);
   const word = ({ low, high }) => (high === Infinity ? `${low}× and more` : low === 1 ? `under ${high}×, or a tie` : `${low}× to ${high}×`);
-  const list = table("Sizes by their gain over the default", [
+  const list = table(`Sizes of ${family} by their gain over the default`, [
     { name: "Gain over default", kind: "head", cell: word },
     { name: "Sizes", cell: ({ sizes }) => bar(sizes / most, `${sizes}`) },
   ], { class: "bars rows" });

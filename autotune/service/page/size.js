@@ -2,19 +2,18 @@
 
 import { at, get, trialsOf } from "./api.js";
 import { comparison } from "./comparison.js";
-import { bar, facts, fill, h, hint, snippet, state, table } from "./dom.js";
+import { bar, facts, fill, h, hint, paged, snippet, state, table } from "./dom.js";
 import { configuration, count, gain, moment, percent, rate, time } from "./format.js";
 import { parallel } from "./parallel.js";
 import { History } from "./history.js";
 
 const LEAST_SHARE = 0.01;
-const SHOWN_TRIALS = 500;
 const COLUMNS = [
-  { name: "Trial", kind: "number", cell: ({ number }) => `${number}` },
+  { name: "Trial", kind: "head", isTold: true, cell: ({ number }) => `${number}` },
   { name: "State", cell: (trial) => state(trial.state) },
   { name: "Time", kind: "number", cell: (trial) => time(trial.time_ns) },
   { name: "Purpose", cell: ({ purpose }) => purpose },
-  { name: "Configuration", cell: (trial) => h("code", {}, configuration(trial.configuration)) },
+  { name: "Configuration", cell: (trial) => h("code.long", {}, configuration(trial.configuration)) },
   { name: "Measured", cell: (trial) => moment(trial.measured_at) },
   { name: "Notes", cell: ({ message }) => message.slice(0, 300) },
 ];
@@ -47,7 +46,7 @@ const noTrials = ({ winner }) =>
   winner ? "The trials of this search are not in this database: the winner came with a table." : "No trial was made here yet.";
 
 const winning = (size) => {
-  const { winner } = size;
+  const { winner, is_imported: isImported } = size;
   return facts([
     ["Time", time(winner.time_ns)],
     ["Rate", rate(size, winner.time_ns)],
@@ -55,7 +54,7 @@ const winning = (size) => {
     ["Verdict", winner.verdict],
     ["Samples", `${winner.samples}`],
     ["Checked", count(winner.verifications, "run")],
-    ["Measured", moment(winner.provenance.measured_at)],
+    ["Measured", [moment(winner.provenance.measured_at), isImported && h("small", {}, "elsewhere: it came with a table")].filter(Boolean)],
     ["Driver", winner.provenance.driver],
   ]);
 };
@@ -98,11 +97,10 @@ function history(trials, signal) {
 
 function list(trials) {
   const found = table("Trials", COLUMNS);
-  const first = Math.max(0, trials.length - SHOWN_TRIALS);
-  found.show(trials.map((trial, index) => ({ ...trial, number: index + 1 })).slice(first), ({ number }) => number);
   found.element.classList.add("tall");
-  const left = first ? `, the last ${SHOWN_TRIALS} shown` : "";
-  return h("details", {}, h("summary", {}, `All ${count(trials.length, "trial")}${left}`), found.element);
+  const rows = paged(found, ({ number }) => number);
+  rows.show(trials.map((trial, index) => ({ ...trial, number: index + 1 })));
+  return h("details", {}, h("summary", {}, `All ${count(trials.length, "trial")}`), found.element, rows.more);
 }
 
 // Which parameters mattered: a bar for each, with its best and worst value.

@@ -2,7 +2,7 @@
 
 import { at, get, sizeAddress, trialsOf } from "./api.js";
 import { axes, inner, logarithmic, Points } from "./charts.js";
-import { facts, h, hint, table } from "./dom.js";
+import { breakable, facts, h, hint, table } from "./dom.js";
 import { configuration, count, gain, moment, rate, ratio, time } from "./format.js";
 
 const FACTORS = [1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100, 1000, 10000];
@@ -26,7 +26,7 @@ function beside(slug, family, pair) {
     name: shape, head: h("a", { href: sizeAddress(slug, family, shape) }, shape), cell: ({ values, isNew }) => h(isNew ? "strong" : "span", {}, values[index]),
   }));
   const list = (caption, rows) => {
-    const shown = table(caption, [{ name: caption, kind: "head", cell: ({ what }) => what }, ...columns.map((column) => ({ ...column, head: column.head.cloneNode(true) }))], { class: "beside rows" });
+    const shown = table(caption, [{ name: caption, kind: "head", cell: ({ what }) => breakable(what) }, ...columns.map((column) => ({ ...column, head: column.head.cloneNode(true) }))], { class: "beside rows" });
     shown.show(rows, ({ what }) => what);
     return shown.element;
   };

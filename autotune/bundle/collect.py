@@ -1,0 +1,348 @@
+"""Checking the result of a bundle and storing it as if its trials had been measured here.
+
+An agent times, and judges nothing: whether outputs are right is found out here, by inputs drawn anew from the seed, and
+only what was right can win.
+"""
+
+import hashlib
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.bundle.note import Task, read_note
+from autotune.bundle.result import Failed, Record, Result, Timed
+from autotune.bundle.script import read_back
+from autotune.device.agent.frames import CONSTANTS, RefusedCommand, how_ended
+from autotune.device.agent.recording import described
+from autotune.device.agent.status import CODES
+from autotune.device.port import NUMPY_TYPES
+from autotune.device.quirks import shortened
+from autotune.errors import TableError
+from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND
+from autotune.measure.operands import canary
+from autotune.measure.timing import Sample, Timing
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.events import Outcome
+from autotune.model.plan import Plan, Role
+from autotune.model.trial import Measurement, Timer, Trial, TrialState, Verdict, Winner
+from autotune.search import significance
+from autotune.search.faults import with_checkup
+from autotune.search.knowledge import FailureCounts, Knowledge
+from autotune.space.family import Case
+from autotune.store import Store
+
+MOST_INPUT_BYTES = 2**33
+"""Of one problem, which are drawn again here: a result may claim anything."""
+
+_BUILDS = {CONSTANTS[name] for name in ("BUILD", "LOAD", "KERNELS")}
+_INVALID = {CODES[name] for name in ("INVALID_WORK_GROUP_SIZE", "INVALID_WORK_ITEM_SIZE")}
+_WHY = {
+    CONSTANTS[name]: name
+    for name in ("FAILED_REFUSED", "FAILED_ENDED", "FAILED_LATE", "FAILED_SLOW", "FAILED_DIFFERS", "FAILED_LOST")
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What a result contained."""
+
+    device: Device
+    outcomes: tuple[Outcome, ...]
+    unchecked: int
+    """Trials that were timed, but whose outputs did not come along; they are not stored."""
+    seconds: float
+    """Device time."""
+    is_finished: bool
+
+
+def collect(result: Result, store: Store) -> Collected:
+    """Check a result and store its trials and winners; what is stored already is not stored again.
+
+    Raises TableError for a result that no agent writes, DeviceSelectionError when it does not describe its device.
+    """
+    note = read_note(result.note)
+    if result.chosen is None:
+        raise TableError("no device was found where the bundle ran")
+    device = with_checkup(described(result.told, result.chosen, result.cpuinfo), store)
+    timer = _timer(result)
+    outcomes, unchecked, first = [], 0, 0
+    for number, task in enumerate(note.tasks):
+        records = {k: result.records[first + k] for k in range(len(task.configurations)) if first + k in result.records}
+        collecting = _Collecting(device, task, records, result.contents, store, timer, f"{result.name.hex()} {number}")
+        outcomes.append(collecting.outcome(is_finished=number in result.solved))
+        unchecked += collecting.unchecked
+        first += len(task.configurations)
+    is_finished = len(result.solved) == len(note.tasks)
+    return Collected(
+        device=device, outcomes=tuple(outcomes), unchecked=unchecked, seconds=result.spent_s, is_finished=is_finished
+    )
+
+
+def _timer(result: Result) -> Timer:
+    """Return the events of the device, unless a trial shows that they cannot be right."""
+    timings = [
+        Timing(samples=_samples(t), timer=Timer.EVENT) for r in result.records.values() for t in r.timed.values()
+    ]
+    is_wrong = any(timing.is_impossible or timing.is_too_short for timing in timings)
+    return Timer.HOST if is_wrong else Timer.EVENT
+
+
+def _samples(timed: Timed) -> tuple[Sample, ...]:
+    return tuple(
+        Sample(calls=timed.calls, host_ns=host / timed.calls, event_ns=event / timed.calls, prepare_ns=0.0)
+        for host, event in timed.samples
+    )
+
+
+class _Checks:
+    """The two checks of a problem: which outputs are right."""
+
+    def __init__(
+        self, task: Task, knowledge: Knowledge, records: Mapping[int, Record], contents: Mapping[int, memoryview]
+    ) -> None:
+        """`contents` are those of outputs by digest."""
+        self._task = task
+        self._knowledge = knowledge
+        self._records = records
+        self._contents = contents
+        self._ratios: dict[object, float] = {}
+
+    def ratio(self, number: int) -> float | None:
+        """Return the largest error over tolerance of a trial's outputs, infinity for stray writes.
+
+        None unless some of its outputs of the first check came along.
+        """
+        found = self._ratios_of(number, 0)
+        both = [*found, *self._ratios_of(number, 1)]
+        return max(both, key=lambda ratio: (not ratio <= 1.0, ratio)) if found else None
+
+    def count(self, number: int) -> int:
+        """Return how many runs of a trial were judged."""
+        return len(self._ratios_of(number, 0)) + len(self._ratios_of(number, 1))
+
+    def _ratios_of(self, number: int, check: int) -> list[float]:
+        """Return the error over tolerance of each run of a check whose outputs came along."""
+        outputs = self._records[number].outputs
+        plan = self._knowledge.plan(self._task.configurations[number])
+        found = []
+        for digests in zip(*(outputs[check, place] for place in range(len(read_back(plan)))), strict=False):
+            parts = [part for digest in digests if (part := self._contents.get(digest)) is not None]
+            if len(parts) < len(digests):
+                continue
+            key = (check, plan.buffers, digests)
+            if key not in self._ratios:
+                self._ratios[key] = self._judged(check, plan, parts)
+            found.append(self._ratios[key])
+        return found
+
+    def _judged(self, check: int, plan: Plan, parts: list[memoryview]) -> float:
+        values: dict[str, NDArray[Any]] = {}
+        for buffer, part in zip(read_back(plan), parts, strict=True):
+            whole = next(b for b in plan.buffers if b.name == buffer.name)
+            if len(part) != buffer.size_bytes:
+                raise TableError(f"an output of {self._task.problem.label} has a wrong size")
+            found = np.frombuffer(part, NUMPY_TYPES[buffer.dtype])
+            if found[whole.elements :].tobytes() not in (b"", canary(buffer.dtype).tobytes()):
+                return float("inf")
+            if whole.is_zeroed and found[: whole.elements].any():
+                return float("inf")
+            if whole.role is Role.OUTPUT:
+                values[buffer.name] = found[: whole.elements]
+        return self._cases[check].error_ratio(values)
+
+    @cached_property
+    def _cases(self) -> list[Case]:
+        task, knowledge = self._task, self._knowledge
+        if sum(b.size_bytes for b in knowledge.plan(task.configurations[0]).buffers) > MOST_INPUT_BYTES:
+            raise TableError(f"{task.problem.label} is too large to be checked here")
+        return [knowledge.family.make_case(task.problem, seed) for seed in task.seeds]
+
+
+class _Collecting:
+    """The trials of one problem."""
+
+    def __init__(
+        self,
+        device: Device,
+        task: Task,
+        records: Mapping[int, Record],
+        contents: Mapping[int, memoryview],
+        store: Store,
+        timer: Timer,
+        name: str,
+    ) -> None:
+        """`name` is that of the problem in its result, and like no other."""
+        self._task = task
+        self._records = records
+        self._store = store
+        self._knowledge = Knowledge(device, task.problem, store)
+        self._timer = Timer.HOST if self._knowledge.timer is Timer.HOST else timer
+        self._checks = _Checks(task, self._knowledge, records, contents)
+        self._name = name
+        self._failures = FailureCounts()
+        self._trials = 0
+        self.unchecked = 0
+
+    def outcome(self, *, is_finished: bool) -> Outcome:
+        """Store the trials, decide and store the winner."""
+        resumed = len(self._knowledge.resumed)
+        right = [number for number, trial in self._search_trials() if trial.state is TrialState.COMPLETE]
+        winner = self._decide(right)
+        return Outcome(
+            request=self._task.request,
+            winner=winner,
+            new_trials=self._trials,
+            resumed_trials=resumed,
+            failures=self._failures.by_state,
+            commonest_failure=self._failures.commonest,
+            is_finished=is_finished,
+        )
+
+    def _search_trials(self) -> Iterator[tuple[int, Trial]]:
+        """Yield the trials that could be judged, once stored."""
+        for number, record in self._records.items():
+            trial = self._trial(number, record)
+            if trial is None:
+                self.unchecked += bool(record.timed)
+                continue
+            self._trials += 1
+            self._failures.count(trial)
+            self._keep(trial, "search", number)
+            yield number, trial
+
+    def _keep(self, trial: Trial, purpose: str, number: int) -> None:
+        knowledge, samples = self._knowledge, len(trial.measurement.samples_ns) if trial.measurement else 0
+        name = f"{self._name} {number} {purpose} {trial.state.value} {samples}"
+        identity = hashlib.sha256(name.encode()).hexdigest()[:32]
+        provenance = knowledge.provenance(trial.configuration)
+        self._store.add_trial(knowledge.device, knowledge.problem, trial, provenance, purpose, identity=identity)
+        knowledge.learn(trial)
+
+    def _trial(self, number: int, record: Record) -> Trial | None:
+        """Return the trial of a candidate; None if it was not begun, or cannot be judged."""
+        configuration = self._task.configurations[number]
+        broken = self._knowledge.family.violations(self._task.problem, configuration, self._knowledge.device.limits)
+        ratio = self._checks.ratio(number)
+        state, message, measurement = TrialState.COMPLETE, "", None
+        if broken and (record.timed or record.failed):
+            state, message = TrialState.INVALID, broken[0]
+        elif ratio is not None and not ratio <= 1.0:
+            state, message = TrialState.WRONG_RESULT, f"the error is {ratio:.3g} times the tolerance"
+        elif record.failed:
+            failure = self._failure(record.failed)
+            if failure is None:
+                return None
+            state, message = failure
+        elif 0 not in record.timed or ratio is None:
+            return None
+        else:
+            measurement = self._measurement(record, [record.timed[0]], ratio)
+        return Trial(
+            configuration=configuration,
+            state=state,
+            message=shortened(message),
+            measurement=measurement,
+            seed=self._task.seeds[0],
+        )
+
+    def _failure(self, failed: Failed) -> tuple[TrialState, str] | None:
+        """Return state and message of a failed trial; None where it proves nothing."""
+        match _WHY.get(failed.why):
+            case "FAILED_REFUSED":
+                message = str(RefusedCommand(failed.number, failed.text))
+                if failed.command in _BUILDS:
+                    return TrialState.COMPILE_FAILED, message
+                return (TrialState.INVALID if failed.number in _INVALID else TrialState.LAUNCH_FAILED), message
+            case "FAILED_ENDED":
+                is_late = failed.how == CONSTANTS["ENDED_BY_LIMIT"]
+                told = how_ended(failed.how, failed.number, failed.command)
+                return (TrialState.TIMED_OUT if is_late else TrialState.CRASHED), told
+            case "FAILED_LATE":
+                return TrialState.TIMED_OUT, f"no answer within {failed.number / 1000:g} s"
+            case "FAILED_SLOW":
+                return TrialState.TOO_SLOW, f"not run in full: a call would take {failed.number} ms"
+            case "FAILED_LOST":
+                return TrialState.CRASHED, "it was running when the machine restarted, or everything was killed"
+            case "FAILED_DIFFERS" if self._is_reference_right:
+                return TrialState.WRONG_RESULT, "its output is far from that of the plainest kernel"
+        return None
+
+    @cached_property
+    def _is_reference_right(self) -> bool:
+        ratio = self._checks.ratio(0) if 0 in self._records else None
+        return ratio is not None and ratio <= 1.0
+
+    def _measurement(self, record: Record, timed: list[Timed], error_ratio: float) -> Measurement:
+        samples = [sample for one in timed for sample in _samples(one)]
+        times_ns = tuple(sample.by(self._timer) for sample in samples)
+        time_ns = statistics.median(times_ns)
+        if self._task.problem.flops / min(times_ns) * 1e9 > MAX_FLOPS_PER_SECOND:
+            raise TableError(f"{min(times_ns):g} ns for {self._task.problem.label} is faster than any device")
+        build_ns, limit, private_bytes = record.built
+        return Measurement(
+            time_ns=time_ns,
+            samples_ns=times_ns,
+            calls_per_sample=timed[0].calls,
+            timer=self._timer,
+            launch_overhead_ns=max(0.0, statistics.median(sample.host_ns for sample in samples) - time_ns),
+            build_ns=float(min(build_ns, 10**15)),
+            error_ratio=error_ratio,
+            private_memory_bytes=min(private_bytes, 2**62),
+            kernel_work_group_limit=min(limit, 2**62),
+        )
+
+    # The race
+
+    def _decide(self, right: list[int]) -> Winner | None:
+        """Return the winner by the rounds of the race; an earlier one that took no part and is faster stays."""
+        times: dict[Configuration, dict[int, float]] = {}
+        samples: dict[Configuration, int] = {}
+        for number in right:
+            rounds = self._rounds(number)
+            if not rounds:
+                continue
+            configuration = self._task.configurations[number]
+            final = self._measurement(self._records[number], rounds, self._checks.ratio(number) or 0.0)
+            trial = Trial(
+                configuration=configuration, state=TrialState.COMPLETE, measurement=final, seed=self._task.seeds[0]
+            )
+            self._keep(trial, "final", number)
+            times[configuration] = {
+                one.round: statistics.median(sample.by(self._timer) for sample in _samples(one)) for one in rounds
+            }
+            samples[configuration] = len(final.samples_ns)
+        knowledge, incumbent = self._knowledge, self._knowledge.incumbent
+        if not times:
+            return knowledge.record_provisional() if right else None
+        decision = self._decision(times, incumbent.configuration if incumbent else None)
+        time_ns = statistics.median(times[decision.configuration].values())
+        if incumbent and incumbent.configuration not in times and incumbent.time_ns <= time_ns:
+            return incumbent
+        is_early = decision.verdict is Verdict.PROVISIONAL
+        winner = knowledge.winner(
+            decision,
+            time_ns,
+            samples=0 if is_early else samples[decision.configuration],
+            verifications=self._checks.count(self._task.configurations.index(decision.configuration)),
+        )
+        self._store.record_winner(winner)
+        return winner
+
+    def _decision(
+        self, times: Mapping[Configuration, Mapping[int, float]], incumbent: Configuration | None
+    ) -> significance.Decision:
+        knowledge = self._knowledge
+        if max(len(rounds) for rounds in times.values()) < significance.LOOKS[0]:
+            return significance.decide_early(times, knowledge.default)
+        return significance.decide(times, knowledge.default, incumbent, baseline=knowledge.family.baseline)
+
+    def _rounds(self, number: int) -> list[Timed]:
+        """Return the rounds of a trial in the race, without those of an impossible number."""
+        timed = self._records[number].timed
+        return [timed[turn] for turn in sorted(timed) if 0 < turn <= significance.LOOKS[-1]]

@@ -1,0 +1,178 @@
+"""Making a bundle: candidates chosen without the device, the work file, agents, and the script that starts one."""
+
+import itertools
+import math
+import os
+import stat
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from autotune.bundle.note import MOST_CANDIDATES, MOST_TASKS, Task, note_for
+from autotune.bundle.script import Candidates, Share, write_work
+from autotune.device.links.toolchains import ANDROID, LINUX, build_agent, can_build
+from autotune.errors import UsageError
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.problem import Problem
+from autotune.model.trial import Request
+from autotune.propose.explorer import Neighbours
+from autotune.search.finals import FINALISTS
+from autotune.search.knowledge import Knowledge
+from autotune.search.proposals import Proposals
+from autotune.store import Store
+
+TRIALS_PER_S = 4.0
+"""A phone is not expected to try more candidates in its time."""
+FEWEST, MOST = 100, 400
+"""Candidates of a problem, where the space has as many."""
+OPENINGS = 16
+NEAR_SHARE = 0.5
+"""Part of the candidates that differ from one of the first in one parameter."""
+NEAR_OF = 8
+RESULT_BYTES = 2**28
+"""Outputs in a result, besides those of finalists."""
+FINALISTS_MEMORY = 0.25
+"""Part of the device's memory that the finalists of a problem may take together."""
+PRESUMED = DeviceLimits(
+    compute_units=2, max_work_group_size=512, max_work_item_sizes=(512, 512, 512), local_memory_bytes=2**15,
+    global_memory_bytes=2**31, max_allocation_bytes=2**29, has_images=True, max_image_width=16384,
+    max_image_height=16384, max_image_line=65536, image_pitch_alignment=64, has_float16=True,
+    shares_host_memory=True,
+    extensions=("cl_khr_fp16", "cl_khr_image2d_from_buffer"),
+)  # fmt: skip
+"""Limits of a GPU of a phone."""
+FOLDER = "autotune-job"
+"""Folder of everything in a bundle."""
+_SCRIPT = Path(__file__).with_name("run.sh")
+
+
+def make_bundle(
+    path: Path,
+    device: Device,
+    requests: Sequence[Request],
+    store: Store,
+    seconds: float,
+    *,
+    algorithms: Sequence[str] = (),
+    seed: int = 0,
+    listener: Callable[[Request, int], None] = lambda *_: None,
+) -> list[str]:
+    """Write a bundle for a device that need not be there, and return the names of the agents in it.
+
+    `listener` is called for each problem with the number of its candidates. Raises DeviceSelectionError when no agent
+    can be built, UsageError when the file cannot be written, ProblemError for a problem without candidates.
+    """
+    if len(requests) > MOST_TASKS:
+        raise UsageError(f"a bundle has at most {MOST_TASKS} shapes")
+    agents = _agents()
+    count = min(MOST, MOST_CANDIDATES, max(FEWEST, round(TRIALS_PER_S * seconds / len(requests))))
+    chosen = []
+    for request in requests:
+        chosen.append(candidates_of(device, request.problem, store, count, algorithms, seed))
+        listener(request, len(chosen[-1].all))
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as bundle:
+            for name, program in agents.items():
+                bundle.writestr(_member(f"agent-{name}", 0o755), program.read_bytes())
+            bundle.writestr(_member("run.sh", 0o755), _SCRIPT.read_bytes())
+            with bundle.open(_member("work.bin", 0o644), "w", force_zip64=True) as file:
+                parts = zip(chosen, _shares(device, requests, chosen), strict=True)
+                note = note_for(device.slug, seconds, [_task(*both) for both in zip(requests, chosen, strict=True)])
+                write_work(file, note, parts, is_cpu=device.limits.is_cpu, budget_s=seconds)
+        draft.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return list(agents)
+
+
+def presumed(device: Device) -> Device:
+    """Return a device of which only the slug is known with what phones of recent years have.
+
+    It must be presumed: what does not hold fails there, and costs a build.
+    """
+    if device.limits != DeviceLimits():
+        return device
+    return replace(device, limits=PRESUMED)
+
+
+def _member(name: str, mode: int) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(f"{FOLDER}/{name}")
+    member.external_attr = (stat.S_IFREG | mode) << 16
+    member.compress_type = zipfile.ZIP_DEFLATED
+    return member
+
+
+def candidates_of(
+    device: Device, problem: Problem, store: Store, count: int, algorithms: Sequence[str] = (), seed: int = 0
+) -> Candidates:
+    """Choose candidates by what is known without the device; fewer than `count` where the space has no more.
+
+    First come the plainest kernel, the default, and what a search would begin with: winners of near problems and other
+    devices, profile and rule. Then come neighbours of these, and configurations spread over the space.
+    """
+    knowledge = Knowledge(device, problem, store)
+    space = knowledge.space(algorithms, may_be_empty=True)
+    rng = np.random.default_rng(seed)
+    seeds = [int(drawn) for drawn in 2 * rng.integers(2**29, size=2) + np.array([0, 1])]
+    reference = knowledge.family.make_case(problem, seeds[0]).reference or knowledge.family.baseline
+    proposed: list[Configuration] = []
+    close: list[Configuration] = []
+    if len(space):
+        proposed = list(itertools.islice(iter(Proposals(knowledge, space, seed).next, None), count))
+        starts = [knowledge.default, *proposed[:NEAR_OF]]
+        rows = np.array([row for start in starts if (row := space.row_of(start)) is not None], dtype=np.int64)
+        near = rng.permutation(np.unique(Neighbours(space).of(rows)))[: int(NEAR_SHARE * count)]
+        close = [space[int(row)] for row in near]
+    openings = list(dict.fromkeys([reference, knowledge.default, *proposed[:OPENINGS]]))
+    both = itertools.zip_longest(close, proposed[OPENINGS:])
+    others = dict.fromkeys(configuration for pair in both for configuration in pair if configuration)
+    rest = [c for c in others if c not in openings and c not in knowledge.quarantine]
+    return Candidates(
+        task=knowledge, seeds=(seeds[0], seeds[1]), openings=openings, others=rest[: max(0, count - len(openings))]
+    )
+
+
+def _task(request: Request, candidates: Candidates) -> Task:
+    return Task(
+        problem=request.problem,
+        calls=request.calls,
+        label=request.label,
+        seeds=candidates.seeds,
+        configurations=candidates.all,
+    )
+
+
+def _shares(device: Device, requests: Sequence[Request], chosen: Sequence[Candidates]) -> list[Share]:
+    """Return what each problem gets: half of the time in equal parts, half by the root of all its operations."""
+    works = [math.sqrt(request.calls * request.problem.flops) for request in requests]
+    weights = [1 / len(works) + work / sum(works) for work in works]
+    memory = FINALISTS_MEMORY * device.limits.global_memory_bytes
+    return [
+        Share(
+            weight=max(1, round(1e6 * weight)),
+            finalists=max(2, min(FINALISTS + 1, int(memory / _size_bytes(candidates)))),
+            output_bytes=RESULT_BYTES // len(works),
+        )
+        for weight, candidates in zip(weights, chosen, strict=True)
+    ]
+
+
+def _size_bytes(candidates: Candidates) -> int:
+    buffers = candidates.task.plan(candidates.task.default).buffers
+    return max(1, sum(buffer.size_bytes for buffer in buffers))
+
+
+def _agents() -> dict[str, Path]:
+    """Return the agents that can be built here, by the name of their target. Raises DeviceSelectionError for none."""
+    targets = [*ANDROID.values(), *LINUX.values()]
+    usable = [target for target in targets if can_build(target)]
+    if not usable:
+        build_agent(targets[0])  # raises, with what can be done
+    return {target.name: build_agent(target) for target in usable}

@@ -1,0 +1,58 @@
+/* Rests of a hot device: its temperature by Qualcomm's driver, else by the thermal zones of GPUs. */
+#include "heat.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "detached.h"
+
+#define HOT 85000 /* thousandths of a degree Celsius */
+#define COOL 75000
+#define MOST_REST_S 60 /* at once */
+#define ZONES 128
+
+static char path[512]; /* of the file that has the temperature; empty if there is none */
+
+/* Reads the first word of a file; returns 0 if there is none. */
+static int read_word(const char *from, char *word, int room) {
+    FILE *file = fopen(from, "r");
+    int is_there = file && fgets(word, room, file);
+    if (file)
+        fclose(file);
+    return is_there && word[0] != '\n';
+}
+
+/* Returns the temperature, 0 if it cannot be read. */
+static long temperature(void) {
+    char word[32];
+    return path[0] && read_word(path, word, sizeof word) ? strtol(word, NULL, 10) : 0;
+}
+
+static void find_file(void) {
+    const char *given = getenv("AUTOTUNE_SYS"), *system = given ? given : "/sys";
+    char type[512], word[32];
+    int zone;
+    snprintf(path, sizeof path, "%s/class/kgsl/kgsl-3d0/temp", system);
+    for (zone = 0; !temperature() && zone < ZONES; zone++) {
+        snprintf(type, sizeof type, "%s/class/thermal/thermal_zone%d/type", system, zone);
+        path[0] = '\0';
+        if (read_word(type, word, sizeof word) && (!strncmp(word, "gpu", 3) || !strncmp(word, "GPU", 3) ||
+                                                   !strncmp(word, "mali", 4) || !strncmp(word, "kgsl", 4)))
+            snprintf(path, sizeof path, "%s/class/thermal/thermal_zone%d/temp", system, zone);
+    }
+}
+
+void rest_if_hot(void) {
+    static int is_known;
+    int second;
+    if (!is_known)
+        find_file();
+    is_known = 1;
+    if (temperature() <= HOT)
+        return;
+    fprintf(stderr, "the device has %ld degrees Celsius: resting\n", temperature() / 1000);
+    for (second = 0; second < MOST_REST_S && temperature() > COOL && !is_interrupted; second++)
+        poll(NULL, 0, 1000);
+}

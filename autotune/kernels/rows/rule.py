@@ -1,0 +1,118 @@
+"""The rule for untuned row operations: a list in order of preference, of which the first that is valid is taken.
+
+`ESTIMATE` says for which problems each entry is meant; Python and exported C evaluate the same expression.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import product
+
+from autotune.kernels.rows.algorithms import IS_SPREAD
+from autotune.kernels.rows.problem import MAX_LENGTH, RowsProblem
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import DeviceLimits
+from autotune.space.expression import Expression
+
+JOINED, SPREAD, NEIGHBOURS, ANY = range(4)
+"""Kinds of operations: whose rows are joined; that need nothing of the rest of a row; RoPE of neighbours; any."""
+
+ESTIMATE = Expression(
+    "(order + 1) * (least_channels <= channels and channels <= most_channels and least_batch <= batch"
+    f" and (means == {ANY} or means == ({NEIGHBOURS} if operation == 'rope' else {SPREAD} if {IS_SPREAD}"
+    f" else {JOINED})) and (wide == 0 or dtype == 'float16')) - 1"
+)
+"""Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
+and the numbers of a candidate, of which `means` is a kind of operations, and `wide` is 1 for what reads 16 bytes of
+float16 at once."""
+
+_ALL = {"least_channels": 1, "most_channels": MAX_LENGTH, "least_batch": 1, "means": ANY, "wide": 0}
+_Numbers = dict[str, int]
+
+
+def by_rule(problem: RowsProblem, limits: DeviceLimits) -> Iterator[Configuration]:
+    """Yield configurations, best first."""
+    values = problem.to_dict()
+    known = _named_by_rule(limits.is_cpu, limits.compute_units).items()
+    return (configuration for configuration, numbers in known if ESTIMATE({**values, **numbers}) >= 0)
+
+
+def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
+    """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
+    found = {start: {**_ALL, "order": order} for order, start in enumerate(dict.fromkeys(starts))}
+    first = len(found)
+    for configuration, numbers in _named_by_rule(limits.is_cpu, limits.compute_units).items():
+        found.setdefault(configuration, {**numbers, "order": first + numbers["order"]})
+    return found
+
+
+@cache
+def _named_by_rule(is_cpu: bool, compute_units: int) -> Mapping[Configuration, _Numbers]:
+    readings: list[dict[str, Value]] = [
+        {"vector_width": width, "loads": loads}
+        for width in ((16, 8, 4, 2, 1) if is_cpu else (8, 4, 2, 1))
+        for loads in (("aligned", "vload") if width > 1 else ("vload",))
+    ]
+    found: dict[Configuration, _Numbers] = {}
+    for reading in readings:
+        for configuration, numbers in _of_processors(reading) if is_cpu else _of_others(reading, compute_units):
+            found.setdefault(configuration, {**_ALL, **numbers})
+    for reading in readings:  # rows too short to be shared
+        found.setdefault(Configuration.of("serial", work_group_size=0, unroll=1, **reading), _ALL)
+    return {configuration: {**numbers, "order": order} for order, (configuration, numbers) in enumerate(found.items())}
+
+
+def _of_processors(reading: Mapping[str, Value]) -> Iterator[tuple[Configuration, _Numbers]]:
+    """Yield parts of few rows where operations need nothing of the rest of a row, then a row for each work-item."""
+    width = int(reading["vector_width"])
+    for unroll in (8, 4, 2, 1):
+        if width * unroll <= 128:
+            spread = Configuration.of("spread", work_group_size=16, rows_per_group=1, unroll=unroll, **reading)
+            yield spread, {"least_channels": 16 * width * unroll}
+    for unroll in (4, 1):
+        yield Configuration.of("serial", work_group_size=0, unroll=unroll, **reading), {}
+
+
+def _of_others(reading: Mapping[str, Value], compute_units: int) -> Iterator[tuple[Configuration, _Numbers]]:
+    """Yield shares of a row that fit the registers, then passes over longer ones; or a few vectors each."""
+    width = int(reading["vector_width"])
+    wide = {"wide": int(width > 4)}
+    for lanes, floats in _SHARES:
+        unroll, most = floats // width, lanes * floats
+        if unroll > 16 or (width > 4 and floats > 16):
+            continue
+        numbers = {**wide, "means": JOINED, "least_channels": most // 2 - width + 2, "most_channels": most + width - 1}
+        for group in _groups(lanes):
+            yield from _joined(group, group // lanes, {"unroll": unroll, "keep": "registers", **reading}, numbers)
+    if width <= 4:
+        numbers = {**wide, "means": JOINED, "least_channels": 512 * width}
+        yield from _joined(256, 1, {"unroll": 2, "keep": "memory", **reading}, numbers)
+    # Of neighbours, a vector of two pairs is one of four elements.
+    means = NEIGHBOURS if width == 2 else SPREAD
+    for lanes in (256, 128, 64, 32, 16, 8, 4):
+        for unroll, group in product((1,) if width > 4 else (2, 1), _groups(lanes)):
+            spread = Configuration.of(
+                "spread", work_group_size=group, rows_per_group=group // lanes, unroll=unroll, **reading
+            )
+            yield spread, {**wide, "means": means, "least_batch": compute_units if unroll > 1 else 1}
+
+
+def _groups(lanes: int) -> tuple[int, ...]:
+    """Return sizes of work-groups: many rows in one, or a single row where there are not enough."""
+    return (lanes,) if lanes >= 256 else (256, max(lanes, 16))
+
+
+def _joined(
+    group: int, rows: int, chosen: Mapping[str, Value], numbers: _Numbers
+) -> Iterator[tuple[Configuration, _Numbers]]:
+    """Yield a configuration that joins by NVIDIA's instruction, which only its devices take, and by local memory."""
+    shared = {"work_group_size": group, "rows_per_group": rows, **chosen}
+    yield Configuration.of("shuffle", **shared), numbers
+    if group <= 256:  # with more, Adreno's compiler moves elements out of registers
+        yield Configuration.of("local_tree", fan_in=4, **shared), numbers
+
+
+_SHARES = (
+    (4, 16), (8, 16), (16, 16), (32, 16), (64, 16), (128, 16), (256, 16), (256, 32), (512, 16), (512, 32), (1024, 32),
+)  # fmt: skip
+"""Work-items that share a row, and elements of each: as few as leave the row in registers. Of 64 elements Adreno's
+compiler moves some out of them, and of 32 that are read by eight."""

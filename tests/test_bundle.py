@@ -1,0 +1,439 @@
+"""Bundles: an agent works through one alone, is interrupted and killed, and what it found is judged here."""
+
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import agents
+from autotune.bundle.collect import Collected, collect
+from autotune.bundle.note import Note, read_note
+from autotune.bundle.prepare import FOLDER, make_bundle
+from autotune.bundle.result import NAME, load, read_result
+from autotune.device.agent import FOLDER as FOLDER_OF_AGENT
+from autotune.device.agent.frames import CONSTANTS
+from autotune.device.agent.machine import QUERIES, QUERIES_OF_PLATFORMS
+from autotune.device.agent.recording import described
+from autotune.device.discovery import discover_behind
+from autotune.device.links.toolchains import LINUX, can_build
+from autotune.errors import AutotuneError, TableError
+from autotune.kernels.gemm import GemmProblem
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device
+from autotune.model.trial import Request, TrialState
+from autotune.store import Store
+from factories import PHONE, Run, device
+
+PROBLEMS = (GemmProblem(m=48, n=40, k=36), GemmProblem.parse("1,64,96 float16"))
+SECONDS = 16.0
+MUTATIONS = 300
+Job = tuple[Path, Device]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A folder as it arrives on the other machine, and the device that it is for."""
+    link = agents.link_name()
+    if not can_build(LINUX["x86_64"]) or os.uname().machine != "x86_64":
+        pytest.skip("agents are started on x86-64")
+    folder = tmp_path_factory.mktemp("job")
+    (found,) = discover_behind(link)
+    with Store.open(folder / "empty.sqlite") as store:
+        requests = [Request(problem=problem, calls=2, label="test") for problem in PROBLEMS]
+        names = make_bundle(folder / "job.zip", found, requests, store, SECONDS, algorithms=["naive", "dot"])
+    assert "x86_64-linux" in names
+    with zipfile.ZipFile(folder / "job.zip") as bundle:
+        bundle.extractall(folder)
+    return folder / FOLDER, found
+
+
+def _start(folder: Path) -> "subprocess.Popen[bytes]":
+    environment = os.environ | {"OCL_ICD_VENDORS": str(agents.DRIVER)}
+    return subprocess.Popen(["sh", folder / "run.sh"], env=environment, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def _when(folder: Path, is_due: Callable[[set[str]], bool], limit_s: float = 60) -> None:
+    """Return when the records so far are as wanted."""
+    deadline = time.monotonic() + limit_s
+    names = {value: name for name, value in CONSTANTS.items() if 96 <= value < 110}
+    while time.monotonic() < deadline:
+        data = (folder / NAME).read_bytes() if (folder / NAME).exists() else b""
+        if is_due({names[frame[0]] for frame in _frames(data) if frame and frame[0] in names}):
+            return
+        time.sleep(0.02)
+    raise AssertionError
+
+
+def _frames(data: bytes) -> list[bytes]:
+    """Return the records, each with its kind and without size."""
+    found, at = [], 0
+    while at + 5 <= len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        found.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return found
+
+
+def _joined(frames: list[bytes]) -> bytes:
+    """Return a result of records, with sizes and checksums made right."""
+    found = [frame[:-4] + struct.pack("<I", zlib.crc32(frame[:-4])) for frame in frames]
+    return b"".join(len(frame).to_bytes(4, "little") + frame for frame in found)
+
+
+@pytest.fixture(scope="module")
+def result(job: Job) -> bytes:
+    """What is in a result after an interruption, a kill of everything, and the end."""
+    folder, _ = job
+    process = _start(folder)
+    _when(folder, lambda seen: "TIMED" in seen)
+    while not _is_interrupted_in_a_trial(folder, process):
+        process = _start(folder)
+    count = len(_frames((folder / NAME).read_bytes()))
+    process = _start(folder)
+    _when(folder, lambda seen: len(_frames((folder / NAME).read_bytes())) > count + 12)
+    while not _is_killed_in_a_trial(folder, process):
+        process = _start(folder)
+    process = _start(folder)
+    _, errors = process.communicate(timeout=180)
+    assert process.returncode == 0, errors
+    return load(folder)
+
+
+def _is_interrupted_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]") -> bool:
+    """End everything as Ctrl-C does, and return whether a trial was running."""
+    _end_in_a_trial(folder, process, signal.SIGTERM)
+    _when(folder, lambda seen: "SPENT" in seen)
+    return any(frame[0] == CONSTANTS["DROPPED"] for frame in _frames((folder / NAME).read_bytes()))
+
+
+def _is_killed_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]") -> bool:
+    """Kill everything as a restart does, and return whether a trial was running."""
+    _end_in_a_trial(folder, process, signal.SIGKILL)
+    return _is_in_a_trial(folder)
+
+
+def _end_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]", how: signal.Signals) -> None:
+    last = (folder / NAME).stat().st_size
+    while not _is_in_a_trial(folder) or (folder / NAME).stat().st_size == last:
+        assert process.poll() is None
+        time.sleep(0.002)
+    os.killpg(process.pid, how)
+    process.wait(30)
+    time.sleep(0.2)  # the shell may end before the agent
+
+
+def _is_in_a_trial(folder: Path) -> bool:
+    return _frames((folder / NAME).read_bytes())[-1][:1] == bytes([CONSTANTS["BEGUN"]])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "db.sqlite") as opened:
+        yield opened
+
+
+def _trials(store: Store, found: Collected, problem: GemmProblem) -> list[tuple[Configuration, TrialState, str]]:
+    stored = store.trials(found.device.slug, "gemm", problem)
+    return [(s.trial.configuration, s.trial.state, s.purpose) for s in stored]
+
+
+def test_what_an_agent_found_alone_is_stored_and_reported_like_a_run(job: Job, result: bytes, store: Store) -> None:
+    found = collect(read_result(result), store)
+    there = found.device.limits  # PoCL derives sizes of memory from what is free
+    limits = replace(
+        job[1].limits,
+        global_memory_bytes=there.global_memory_bytes,
+        max_allocation_bytes=there.max_allocation_bytes,
+    )
+    assert found.device == replace(job[1], selector="", limits=limits)
+    assert found.is_finished
+    assert not found.unchecked
+    assert 1 < found.seconds < 3 * SECONDS
+    for problem, outcome in zip(PROBLEMS, found.outcomes, strict=True):
+        assert outcome.request == Request(problem=problem, calls=2, label="test")
+        assert outcome.winner
+        assert outcome.winner == store.winner(found.device.slug, problem)
+        assert outcome.winner.verifications > 2
+        trials = _trials(store, found, problem)
+        searched = [configuration for configuration, _, purpose in trials if purpose == "search"]
+        assert len(searched) == len(set(searched)) == outcome.new_trials
+        assert (outcome.winner.configuration, TrialState.COMPLETE, "final") in trials
+        assert outcome.winner.default_ns >= outcome.winner.time_ns * 0.9
+
+
+def test_no_finished_trial_is_lost_or_repeated_and_the_one_that_was_killed_is_quarantined(
+    result: bytes, store: Store
+) -> None:
+    searched = [frame[1:5] for frame in _frames(result) if frame[0] == CONSTANTS["TIMED"] and frame[5:9] == bytes(4)]
+    assert len(searched) == len(set(searched))
+    why = [frame[5] for frame in _frames(result) if frame[0] == CONSTANTS["FAILED"]]
+    assert why.count(CONSTANTS["FAILED_LOST"]) == 1
+    found = collect(read_result(result), store)
+    (lost,) = store.quarantined(found.device.slug, found.device.driver)
+    trials = {(name, state) for problem in PROBLEMS for name, state, _ in _trials(store, found, problem)}
+    assert (lost.configuration, TrialState.CRASHED) in trials
+    assert any(frame[0] == CONSTANTS["DROPPED"] for frame in _frames(result))  # interrupted: not to blame
+
+
+def test_a_result_that_is_collected_twice_is_stored_once(result: bytes, store: Store) -> None:
+    cut = len(result) * 2 // 3  # copied while the work went on
+    partial = collect(read_result(result[:cut]), store)
+    assert not partial.is_finished
+    found = collect(read_result(result), store)
+    stored = [_trials(store, found, problem) for problem in PROBLEMS]
+    again = collect(read_result(result), store)
+    assert [_trials(store, again, problem) for problem in PROBLEMS] == stored
+    assert [o.winner and o.winner.configuration for o in again.outcomes] == [
+        o.winner and o.winner.configuration for o in found.outcomes
+    ]
+
+
+def test_only_what_was_right_can_win(result: bytes, store: Store) -> None:
+    honest = collect(read_result(result), store)
+    winner = honest.outcomes[0].winner
+    assert winner
+    note = read_note(read_result(result).note)
+    number = note.tasks[0].configurations.index(winner.configuration)
+    outputs = {frame[7:15] for frame in _outputs(result) if struct.unpack_from("<I", frame, 1)[0] == number}
+    frames = _frames(result)
+    for place, frame in enumerate(frames):
+        if frame[0] == CONSTANTS["OUTPUT"] and frame[7:15] in outputs and len(frame) > 100:
+            frames[place] = frame[:40] + bytes([frame[40] ^ 64, frame[41], frame[42] ^ 64]) + frame[43:]
+    with Store.open(Path(store.location).with_name("other.sqlite")) as other:
+        found = collect(read_result(_joined(frames)), other)
+        wrong = {c for c, state, _ in _trials(other, found, PROBLEMS[0]) if state is TrialState.WRONG_RESULT}
+        assert winner.configuration in wrong
+        assert found.outcomes[0].winner is None or found.outcomes[0].winner.configuration not in wrong
+
+
+def _outputs(result: bytes) -> list[bytes]:
+    return [frame for frame in _frames(result) if frame[0] == CONSTANTS["OUTPUT"]]
+
+
+def test_outputs_that_did_not_come_along_prove_nothing(result: bytes, store: Store) -> None:
+    frames = [f for f in _frames(result) if f[0] != CONSTANTS["OUTPUT"] or struct.unpack_from("<I", f, 1)[0] == 0]
+    found = collect(read_result(_joined(frames)), store)
+    assert found.unchecked > 0
+    names = [name for name, state, _ in _trials(store, found, PROBLEMS[0]) if state is TrialState.COMPLETE]
+    assert len(set(names)) <= 1
+
+
+def test_nonsense_is_refused_clearly(result: bytes, store: Store) -> None:
+    frames = _frames(result)
+    refused = 0
+    for seed in range(MUTATIONS):
+        chance = random.Random(seed)
+        changed = list(frames)
+        for _ in range(chance.choice((1, 2, 5))):
+            place = chance.randrange(len(changed))
+            frame = bytearray(changed[place])
+            at = chance.randrange(len(frame))
+            match chance.randrange(4):
+                case 0:
+                    frame[at] = chance.randrange(256)
+                case 1:
+                    frame[at : at + 8] = b"\xff" * len(frame[at : at + 8])
+                case 2:
+                    del frame[at : at + 5]
+                case 3:
+                    changed.insert(place, changed[chance.randrange(len(changed))])
+            changed[place] = bytes(frame) + bytes(max(0, 5 - len(frame)))
+        try:
+            collect(read_result(_joined(changed)), store)
+        except AutotuneError:  # any other exception fails the test
+            refused += 1
+    assert refused > MUTATIONS // 10
+
+
+class _Everything(dict[tuple[int, int, int], bytes]):
+    """Answers of a driver that has all extensions, and what it was asked."""
+
+    def get(self, key: tuple[int, int, int], default: object = None) -> bytes:
+        self[key] = b""
+        extensions = (FOLDER_OF_AGENT.parent / "description.py").read_text() + (
+            FOLDER_OF_AGENT.parent.parent / "model" / "device.py"
+        ).read_text()
+        found = " ".join(re.findall(r"cl_\w+", extensions))
+        return {0x1000: struct.pack("<Q", 4), 0x1030: found.encode(), 0x1016: b"\1\0\0\0", 0x102C: b"NVIDIA"}.get(
+            key[2], b"OpenCL 3.0 CUDA " if key[2] in (0x102F, 0x103D) else b"\x08\0\0\0\0\0\0\0"
+        )
+
+
+def test_everything_that_describes_a_device_is_asked_by_a_bundle() -> None:
+    asked = _Everything()
+    described(asked, (0, 0, 8), "")
+    codes = {query for _, _, query in asked}
+    assert {0x4000, 0x4108, 0x41EB} <= codes, "those of extensions, too"
+    assert codes <= {*QUERIES, *QUERIES_OF_PLATFORMS}
+
+
+@pytest.mark.parametrize("names", [[], ["a/result.bin", "b/result.bin"]])
+def test_an_archive_has_one_result(tmp_path: Path, names: list[str]) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name in ["other", *names]:
+            archive.writestr(name, b"x")
+    with pytest.raises(TableError, match=f"{len(names) or 'no'} files named"):
+        load(tmp_path / "a.zip")
+
+
+def test_a_result_in_an_archive_is_read_wherever_its_path_leads(tmp_path: Path, result: bytes) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"../../etc/{NAME}", result)
+    before = sorted(tmp_path.iterdir())
+    assert load(tmp_path / "a.zip") == result
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_note_of_other_kernels_is_refused(result: bytes) -> None:
+    note = read_note(read_result(result).note)
+    assert isinstance(note, Note)
+    with pytest.raises(TableError, match="another version"):
+        read_note(replace(note, code="1-0123456789ab").to_json())
+
+
+def test_the_commands_pack_and_collect(run: Run, job: Job, result: bytes, tmp_path: Path) -> None:
+    """The device of the bundle is one that nobody has asked."""
+    file, db = tmp_path / "job.zip", str(tmp_path / "db.sqlite")
+    shapes = ["--shape", "64,64,64", "1,64,96 float16"]
+    told = run(["bundle", "--device", "adreno-730", *shapes, "--budget", "10s", "-o", str(file), "--db", db])
+    assert told.out.startswith(f"{file}: ")
+    assert "for adreno-730, agents for " in told.out
+    with zipfile.ZipFile(file) as bundle:
+        modes = {info.filename: info.external_attr >> 16 & 0o777 for info in bundle.infolist()}
+        work = bundle.read(f"{FOLDER}/work.bin")
+    assert modes[f"{FOLDER}/run.sh"] == modes[f"{FOLDER}/agent-x86_64-linux"] == 0o755
+    assert b"image2d_t" in work, "phones are presumed to have images"
+    (tmp_path / NAME).write_bytes(result)
+    told = run(["collect", str(tmp_path), "--db", db])
+    assert "48x40x36" in told.out
+    assert "not finished" not in told.err
+    assert "48x40x36" in run(["lookup", "--device", job[1].slug, "48,40,36", "--tuned", "--db", db]).out
+
+
+def test_what_a_bundle_needs_is_said(run: Run, tmp_path: Path) -> None:
+    asked = ["bundle", "--device", "adreno", "-o", str(tmp_path / "job.zip")]
+    assert "a bundle needs a time" in run([*asked, "--shape", "64,64,64"], 2).err
+    assert "no shape given" in run([*asked, "--budget", "1m"], 2).err
+
+
+def _run_alone(
+    agent: Path, work: Path, result: Path, environment: dict[str, str]
+) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run([agent, work, result], capture_output=True, env=environment, timeout=120, check=False)
+
+
+def test_an_agent_refuses_work_and_results_that_are_not_its_own(job: Job, tmp_path: Path) -> None:
+    folder, _ = job
+    agent = folder / "agent-x86_64-linux"
+    agent.chmod(0o755)
+    other = tmp_path / "precious"
+    other.write_bytes(b"not a result" * 1000)
+    done = _run_alone(agent, folder / "work.bin", other, dict(os.environ))
+    assert done.returncode == 1
+    assert b"is the result of other work" in done.stderr
+    assert other.read_bytes() == b"not a result" * 1000
+    done = _run_alone(agent, other, tmp_path / "result.bin", dict(os.environ))
+    assert done.returncode == 1
+    assert b"is no work for this agent" in done.stderr
+    assert not (tmp_path / "result.bin").exists()
+
+
+# Nonsense for the agent
+
+
+@pytest.fixture(scope="module")
+def imitation(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], Path, bytes, bytes]:
+    """An agent that ends at a wrong access to memory, with a driver that does nothing; its work, and the result."""
+    folder = tmp_path_factory.mktemp("imitation")
+    driver = agents.fake_driver(folder / "libfake.so", *agents.SANITIZED)
+    options = "detect_leaks=0:allocator_may_return_null=1"
+    environment = os.environ | {"AUTOTUNE_OPENCL": str(driver), "ASAN_OPTIONS": options}
+    agent = agents.compiled(folder / "agent", *agents.SANITIZED)
+    requests = [Request(problem=PROBLEMS[0]), Request(problem=PROBLEMS[1])]
+    with Store.open(folder / "empty.sqlite") as store:
+        make_bundle(folder / "job.zip", device(limits=PHONE), requests, store, 0.2, algorithms=["naive"])
+    with zipfile.ZipFile(folder / "job.zip") as bundle:
+        work = bundle.read(f"{FOLDER}/work.bin")
+    (folder / "work.bin").write_bytes(work)
+    done = _run_alone(agent, folder / "work.bin", folder / NAME, environment)
+    assert done.returncode == 0, done.stderr
+    rounds = {frame[5:9] for frame in _frames((folder / NAME).read_bytes()) if frame[0] == CONSTANTS["TIMED"]}
+    assert len(rounds) > 1, "a search and a race"
+    frames = [f for f in _frames((folder / NAME).read_bytes()) if f[0] != CONSTANTS["SOLVED"]]  # so that it goes on
+    return environment, agent, work, _joined(frames)
+
+
+def _changed(data: bytes, chance: random.Random) -> bytes:
+    """Return frames some bytes of which are changed, removed or repeated, with sizes made right."""
+    frames = [bytearray(frame) for frame in _frames(data)]
+    for _ in range(chance.choice((1, 2, 5))):
+        frame = frames[chance.randrange(len(frames))]
+        at = chance.randrange(len(frame))
+        match chance.randrange(5):
+            case 0:
+                frame[at] = chance.randrange(256)
+            case 1:
+                frame[at : at + 4] = b"\xff" * len(frame[at : at + 4])
+            case 2:
+                del frame[at : at + 4]
+            case 3:
+                frame[at:at] = frame[at : at + 8]
+            case 4:
+                frames.insert(at % len(frames), frames[chance.randrange(len(frames))])
+    return b"".join(len(frame).to_bytes(4, "little") + frame for frame in frames)
+
+
+@pytest.mark.parametrize("place", ["class/kgsl/kgsl-3d0", "class/thermal/thermal_zone7"])
+def test_a_hot_device_rests_until_it_is_cool(
+    imitation: tuple[dict[str, str], Path, bytes, bytes], tmp_path: Path, place: str
+) -> None:
+    environment, agent, work, _ = imitation
+    (tmp_path / "work").write_bytes(work)
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
+    (folder / "type").write_text("gpuss-0\n")
+    (folder / "temp").write_text("91000\n")
+    command, environment = [agent, tmp_path / "work", tmp_path / NAME], environment | {"AUTOTUNE_SYS": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as running:
+        assert running.stderr
+        assert b"the device has 91 degrees Celsius: resting\n" in iter(running.stderr.readline, b"")
+        assert not [frame for frame in _frames((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["BEGUN"]]
+        (folder / "temp").write_text("60000\n")
+        assert running.wait(60) == 0
+
+
+def test_an_agent_survives_work_that_is_nonsense(
+    imitation: tuple[dict[str, str], Path, bytes, bytes], tmp_path: Path
+) -> None:
+    environment, agent, work, _ = imitation
+    for seed in range(MUTATIONS // 2):
+        (tmp_path / "work").write_bytes(_changed(work, random.Random(seed)))
+        (tmp_path / NAME).unlink(missing_ok=True)
+        done = _run_alone(agent, tmp_path / "work", tmp_path / NAME, environment)
+        told = done.stderr.decode("utf-8", "replace")
+        assert done.returncode in (0, 1, 75), (seed, told)
+        assert "Sanitizer" not in told and "runtime error" not in told, (seed, told)
+
+
+def test_an_agent_survives_a_result_that_is_nonsense(
+    imitation: tuple[dict[str, str], Path, bytes, bytes], tmp_path: Path
+) -> None:
+    environment, agent, work, result = imitation
+    (tmp_path / "work").write_bytes(work)
+    for seed in range(MUTATIONS // 2):
+        changed = _frames(_changed(result, random.Random(seed)))
+        (tmp_path / NAME).write_bytes(_joined([frame + bytes(max(0, 5 - len(frame))) for frame in changed]))
+        done = _run_alone(agent, tmp_path / "work", tmp_path / NAME, environment)
+        told = done.stderr.decode("utf-8", "replace")
+        assert done.returncode in (0, 1, 75), (seed, told)
+        assert "Sanitizer" not in told and "runtime error" not in told, (seed, told)
