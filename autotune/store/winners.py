@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, column, func, select, table, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, and_, column, func, select, table, text
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.errors import StoreError
@@ -23,6 +23,7 @@ from autotune.store.models import (
     value_of,
 )
 from autotune.store.transactions import Transactions
+from autotune.store.trials import TrialRow
 
 
 class WinnerRow(ProvenanceColumns, Base):
@@ -61,7 +62,8 @@ BEST = table("best_configurations", column("device", Text), column("family", Tex
 VIEW = """\
 CREATE VIEW best_configurations AS
 WITH
--- The newest measured winner and the fastest imported one, confirmed by finals and provisional apart.
+-- The newest measured winner and the fastest imported one, confirmed by finals and provisional apart. Times from
+-- elsewhere count until finals here are finished, in which a search lets the imported configuration take part.
 newest AS (
     SELECT
         winners.*,
@@ -71,6 +73,11 @@ newest AS (
             ORDER BY CASE WHEN source = 'imported' THEN time_ns ELSE 0 END, id DESC
         ) AS place
     FROM winners
+    WHERE source = 'measured' OR NOT EXISTS (
+        SELECT 1 FROM winners AS finals
+        WHERE finals.device = winners.device AND finals.problem_id = winners.problem_id
+            AND finals.source = 'measured' AND finals.samples > 0 AND finals.id > winners.id
+    )
 ),
 -- Confirmed before provisional, then the faster; where they tie, the one measured here ('measured' > 'imported').
 ranked AS (
@@ -160,8 +167,9 @@ class WinnerLedger(Transactions):
     def import_winners(self, winners: Sequence[Winner], devices: Sequence[Device]) -> tuple[int, int]:
         """Add winners measured elsewhere where they are better than the current ones; return (added, kept).
 
-        A winner confirmed by finals is better than a provisional one; otherwise the faster one is better. All or
-        nothing. Devices that are already stored stay as they are, apart from imported faults.
+        A winner confirmed by finals is better than a provisional one; otherwise the faster one is better, unless finals
+        were finished here and its configuration was tried here: its time elsewhere does not count then. All or nothing.
+        Devices that are already stored stay as they are, apart from imported faults.
         Raises StoreError for a winner of an unknown device.
         """
 
@@ -177,7 +185,7 @@ class WinnerLedger(Transactions):
                     raise _unknown_device(winner.device)
                 subject = (winner.device, winner.problem.family, winner.problem.key)
                 merit = _merit(winner.samples, winner.time_ns)
-                if subject in standing and merit >= standing[subject]:
+                if subject in standing and (merit >= standing[subject] or _is_settled_here(session, winner)):
                     continue
                 standing[subject] = merit
                 session.add(winner_row(replace(winner, source="imported"), problem_id(session, winner.problem)))
@@ -185,6 +193,24 @@ class WinnerLedger(Transactions):
             return added, len(winners) - added
 
         return self.write(add)
+
+
+def _is_settled_here(session: Session, winner: Winner) -> bool:
+    """Return whether finals of the problem were finished here, and the winner's configuration was tried here."""
+    problem = problem_id(session, winner.problem)
+    finals = select(WinnerRow.id).where(
+        WinnerRow.device == winner.device,
+        WinnerRow.problem_id == problem,
+        WinnerRow.source == "measured",
+        WinnerRow.samples > 0,
+    )
+    trials = select(TrialRow.id).join(DeviceRow, TrialRow.device_id == DeviceRow.id)
+    tried = trials.where(
+        DeviceRow.slug == winner.device,
+        TrialRow.problem_id == problem,
+        TrialRow.configuration == winner.configuration.key,
+    )
+    return bool(session.scalar(select(and_(finals.exists(), tried.exists()))))
 
 
 def winner_row(winner: Winner, problem_id: int) -> WinnerRow:
