@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, and_, column, func, select, table, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, column, func, select, table, text
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.errors import StoreError
@@ -14,6 +14,7 @@ from autotune.model.trial import Provenance, Winner
 from autotune.store.models import (
     Base,
     DeviceRow,
+    ProblemRow,
     ProvenanceColumns,
     columns,
     device_id,
@@ -72,12 +73,13 @@ newest AS (
             PARTITION BY device, problem_id, source, CASE WHEN samples > 0 THEN 1 ELSE 0 END
             ORDER BY CASE WHEN source = 'imported' THEN time_ns ELSE 0 END, id DESC
         ) AS place
-    FROM winners
-    WHERE source = 'measured' OR NOT EXISTS (
-        SELECT 1 FROM winners AS finals
-        WHERE finals.device = winners.device AND finals.problem_id = winners.problem_id
-            AND finals.source = 'measured' AND finals.samples > 0 AND finals.id > winners.id
-    )
+    FROM winners LEFT JOIN (
+        SELECT device AS its_device, problem_id AS its_problem, MAX(id) AS newest_final
+        FROM winners
+        WHERE source = 'measured' AND samples > 0
+        GROUP BY device, problem_id
+    ) AS finals ON its_device = device AND its_problem = problem_id
+    WHERE source = 'measured' OR newest_final IS NULL OR id > newest_final
 ),
 -- Confirmed before provisional, then the faster; where they tie, the one measured here ('measured' > 'imported').
 ranked AS (
@@ -125,6 +127,14 @@ WHERE ranked.rank_here = 1
 """The current winner of each device, family and problem. The view is recreated after every migration."""
 
 _BEST = select(text("*")).select_from(BEST)
+
+_DECIDED_HERE = (
+    select(WinnerRow.device, ProblemRow.family, ProblemRow.spec)
+    .join(ProblemRow, WinnerRow.problem_id == ProblemRow.id)
+    .where(WinnerRow.source == "measured", WinnerRow.samples > 0)
+    .distinct()
+)
+"""Device, family and key of each problem whose finals were finished here."""
 
 
 class WinnerLedger(Transactions):
@@ -179,13 +189,16 @@ class WinnerLedger(Transactions):
             known = set(session.scalars(select(DeviceRow.slug)))
             best = session.execute(_BEST)
             standing = {(row.device, row.family, row.spec): _merit(row.samples, row.time_ns) for row in best}
+            decided = set(map(tuple, session.execute(_DECIDED_HERE)))
             added = 0
             for winner in winners:
                 if winner.device not in known:
                     raise _unknown_device(winner.device)
                 subject = (winner.device, winner.problem.family, winner.problem.key)
                 merit = _merit(winner.samples, winner.time_ns)
-                if subject in standing and (merit >= standing[subject] or _is_settled_here(session, winner)):
+                if subject in standing and (
+                    merit >= standing[subject] or (subject in decided and _is_tried_here(session, winner))
+                ):
                     continue
                 standing[subject] = merit
                 session.add(winner_row(replace(winner, source="imported"), problem_id(session, winner.problem)))
@@ -195,22 +208,15 @@ class WinnerLedger(Transactions):
         return self.write(add)
 
 
-def _is_settled_here(session: Session, winner: Winner) -> bool:
-    """Return whether finals of the problem were finished here, and the winner's configuration was tried here."""
-    problem = problem_id(session, winner.problem)
-    finals = select(WinnerRow.id).where(
-        WinnerRow.device == winner.device,
-        WinnerRow.problem_id == problem,
-        WinnerRow.source == "measured",
-        WinnerRow.samples > 0,
-    )
-    trials = select(TrialRow.id).join(DeviceRow, TrialRow.device_id == DeviceRow.id)
-    tried = trials.where(
+def _is_tried_here(session: Session, winner: Winner) -> bool:
+    """Return whether the winner's configuration was tried on its device, at its problem, which is stored."""
+    query = select(TrialRow.id).join(DeviceRow, TrialRow.device_id == DeviceRow.id)
+    tried = query.where(
         DeviceRow.slug == winner.device,
-        TrialRow.problem_id == problem,
+        TrialRow.problem_id == problem_id(session, winner.problem),
         TrialRow.configuration == winner.configuration.key,
     )
-    return bool(session.scalar(select(and_(finals.exists(), tried.exists()))))
+    return session.scalar(tried.limit(1)) is not None
 
 
 def winner_row(winner: Winner, problem_id: int) -> WinnerRow:
