@@ -296,7 +296,11 @@ class TestConfigurations:
             "cl_nv_device_attribute_query",
         )  # fmt: skip
         limits = dataclasses.replace(
-            ADRENO, has_sub_groups=True, max_vector_float32=16, extensions=everything, local_memory_bytes=2**18,
+            ADRENO,
+            has_sub_groups=True,
+            max_vector_float32=16,
+            extensions=everything,
+            local_memory_bytes=2**18,
             has_ptx_integer_dot=True,
         )
         missing = {(p.name, v) for p in FAMILY.algorithm(algorithm).parameters for v in p.values}
@@ -508,9 +512,9 @@ WRONG: dict[str, tuple[Configuration, str, Callable[[str], str]]] = {
     "steps along k are left out": (TILE, MANY, changed("p < 32;", "p < 24;")),
     "a unit is taken twice": (TILE, MANY, changed("next = min(unit + 1, last_unit - 1)", "next = unit")),
     "rows behind the last quad are left out": (TILE, MANY, changed("row + 3 == m", "row + 3 < 0")),
-    "activations are cut, not rounded": (WHOLE_TILE, f"{MANY} int8", changed("convert_char4_sat_rte", "convert_char4_sat_rtz")),
+    "activations are cut, not rounded": (WHOLE_TILE, f"{MANY} int8", changed("char4_sat_rte", "char4_sat_rtz")),
     "activations have another scale": (WHOLE_TILE, f"{MANY} int8", changed("127.0f / most", "126.0f / most")),
-    "the sum of a unit is that of its end": (WHOLE_TILE, f"{MANY} int8", changed("sums += convert_int4", "sums = convert_int4")),
+    "the sum of a unit is that of its end": (WHOLE_TILE, f"{MANY} int8", changed("sums += convert", "sums = convert")),
     "bytes are taken as unsigned": (WHOLE_TILE, "67,35,64 q8_0 int8", changed("as_char4(a)", "as_uchar4(a)")),
 }  # fmt: skip
 
