@@ -213,6 +213,18 @@ def test_a_result_that_is_collected_twice_is_stored_once(result: bytes, store: S
     ]
 
 
+def test_a_time_from_elsewhere_does_not_outlast_a_race_on_the_device(result: bytes, store: Store) -> None:
+    found = collect(read_result(result), store)
+    raced = found.outcomes[0].winner
+    assert raced and raced.is_final
+    faster = replace(raced, time_ns=raced.time_ns / 2, configuration=Configuration.of("no_such"))
+    with Store.open(Path(store.location).with_name("imported.sqlite")) as other:
+        assert other.import_winners([faster], [found.device]) == (1, 0)
+        collect(read_result(result), other)
+        now = other.winner(raced.device, PROBLEMS[0])
+        assert now and now.configuration == raced.configuration and now.source == "measured"
+
+
 def test_only_what_was_right_can_win(result: bytes, store: Store) -> None:
     honest = collect(read_result(result), store)
     winner = honest.outcomes[0].winner

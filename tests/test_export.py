@@ -9,6 +9,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import tomllib
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_equal_contents_give_equal_tables_and_what_is_not_there_none(store: Stor
 
 
 def test_an_unknown_format_is_refused(store: Store) -> None:
-    with pytest.raises(UsageError, match="there are json, csv, markdown, c, defines, sqlite, html"):
+    with pytest.raises(UsageError, match="there are json, csv, markdown, c, defines, files, toml, sqlite, html"):
         export_table(store, None, "gemm", "xml")
 
 
@@ -184,6 +185,55 @@ def test_json_that_could_not_be_read_back_is_not_written(store: Store, monkeypat
     monkeypatch.setattr(text_tables, "MAX_BYTES", 1000)
     with pytest.raises(TableError, match="one device at a time"):
         export_table(store, None, "gemm", "json")
+
+
+def test_files_by_size_are_named_by_what_they_are_and_hold_each_winner_once(store: Store) -> None:
+    files = {name: json.loads(text) for name, text in json.loads(text_of(store, None, "files"))["files"].items()}
+    assert {f"gemm,device=adreno-730,mode=float32,layout={way}.json" for way in ("00", "10")} <= files.keys()
+    found = 0
+    for best in store.best():
+        problem = best.problem
+        assert isinstance(problem, GemmProblem)
+        kind = ",".join(f"{name}={text}" for name, text in problem.kind)
+        entries = files[f"gemm,device={best.device},{kind}.json"]["sizes"]
+        (size,) = [size for size in entries if GemmProblem(mode=problem.mode, **_numbers(size)) == problem]
+        assert ("lda" in size) == (problem.lda != (problem.m if problem.trans_a else problem.k)), "only with gaps"
+        assert entries[size]["configuration"] == best.configuration.to_dict()
+        assert (entries[size]["time_ns"], entries[size]["provenance"]) == (best.time_ns, vars(PROVENANCE))
+        found += 1
+    assert found == sum(len(document["sizes"]) for document in files.values()) > 80
+    for document in files.values():
+        sizes = [tuple(_numbers(size)[axis] for axis in GemmProblem.size_axes) for size in document["sizes"]]
+        assert sizes == sorted(sizes)
+
+
+def _numbers(size: str) -> dict[str, Any]:
+    return {name: int(number) for name, _, number in (part.partition("=") for part in size.split(","))}
+
+
+def test_toml_says_what_the_files_by_size_say(store: Store) -> None:
+    files = json.loads(text_of(store, None, "files"))["files"]
+    told = {name.removesuffix(".json"): json.loads(text)["sizes"] for name, text in files.items()}
+    for entries in told.values():
+        for entry in entries.values():
+            for name in [name for name, value in entry.items() if value is None]:
+                del entry[name]
+    assert tomllib.loads(text_of(store, None, "toml")) == told
+
+
+def test_kinds_are_told_apart_in_names_of_files_by_what_they_are(tmp_path: Path) -> None:
+    constant = GemmProblem(m=8, n=8, k=8, constant="b")
+    with Store.open(tmp_path / "few.sqlite") as few:
+        few.add_device(ADRENO)
+        for problem in (constant, constant.plain, ReduceProblem(batch=4, channels=7)):
+            baseline = find_family(problem.family).baseline
+            few.record_winner(make_winner(ADRENO, problem, baseline))
+        files = json.loads(export_table(few, None, None, "files"))["files"]
+    assert list(files) == [
+        "gemm,device=adreno-730,mode=float32,layout=00.json",
+        "gemm,device=adreno-730,mode=float32,layout=00,constant=b.json",
+        "reduce,device=adreno-730,operation=sum,dtype=float32.json",
+    ]
 
 
 def test_csv_has_one_row_a_winner(store: Store) -> None:

@@ -1,7 +1,9 @@
 """Exports overwrite nothing that autotune did not write, and are whole or not there."""
 
 import errno
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,29 @@ def test_the_command_replaces_its_own_files_and_others_only_by_force(
     if form != "sqlite":  # the store never replaces what is no database of its own
         assert main([*export, "--force"]) == 0
         assert output.read_text() != "my notes\n"
+
+
+def test_files_by_size_go_into_a_folder_and_replace_none_of_others(
+    tmp_path: Path, empty_database: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = Device(slug="mali-g610", vendor="Arm", model="Mali-G610", family="mali", driver="3.1")
+    with Store.open(shutil.copy(empty_database, tmp_path / "own.sqlite")) as store:
+        store.add_device(device)
+        for channels in (10, 9):
+            problem = ReduceProblem(batch=100, channels=channels)
+            store.record_winner(factories.winner(device, problem, find_family("reduce").baseline))
+    folder = tmp_path / "new" / "tuned"
+    export = ["export", "--db", str(tmp_path / "own.sqlite"), "--as", "files", "--output", str(folder)]
+    assert [main(export), main(export)] == [0, 0]
+    (path,) = folder.iterdir()
+    assert path.name.startswith("reduce,device=mali-g610,")
+    assert list(json.loads(path.read_text())["sizes"]) == ["batch=100,channels=9", "batch=100,channels=10"]
+    path.write_text("my notes\n")
+    assert main(export) == 2
+    assert "already exists" in capsys.readouterr().err and path.read_text() == "my notes\n"
+    assert main([*export, "--force"]) == 0 and "sizes" in path.read_text()
+    assert main([*export[:-1], str(path)]) == 2
+    assert "cannot be a folder" in capsys.readouterr().err
 
 
 def test_markdown_says_what_was_measured_by_which_driver(store: Store) -> None:

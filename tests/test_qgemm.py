@@ -39,7 +39,19 @@ gguf = pytest.importorskip("gguf")
 
 SMALLEST = DeviceLimits(max_work_group_size=1, max_work_item_sizes=(1, 1, 1), local_memory_bytes=0)
 ADRENO = dataclasses.replace(PHONE, max_image_line=2**27, extensions=("cl_qcom_reqd_sub_group_size",))
-DEVICES = {"smallest": SMALLEST, "phone": ADRENO, "processor": PROCESSOR, "large": LARGE_GPU}
+NVIDIA = dataclasses.replace(LARGE_GPU, extensions=("cl_nv_device_attribute_query",))
+DEVICES = {
+    "smallest": SMALLEST,
+    "phone": ADRENO,
+    "short images": dataclasses.replace(ADRENO, max_image_line=2**16),
+    "no images": dataclasses.replace(ADRENO, has_images=False),
+    "mali": dataclasses.replace(PHONE, compute_units=16, local_memory_is_dedicated=False),
+    "processor": PROCESSOR,
+    "narrow processor": dataclasses.replace(PROCESSOR, max_vector_float32=8),
+    "large": LARGE_GPU,
+    "nvidia": dataclasses.replace(NVIDIA, has_ptx_integer_dot=True),
+    "nvidia without dot products": NVIDIA,
+}
 IN_GGUF = {
     "q4_0": gguf.GGMLQuantizationType.Q4_0,
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
@@ -237,6 +249,15 @@ class TestConfigurations:
             assert FAMILY.violations(problem, FAMILY.baseline, limits) == []
             assert FAMILY.violations(problem, FAMILY.default(problem, limits, ()), limits) == []
 
+    @pytest.mark.parametrize("device", [name for name in DEVICES if name != "smallest"])
+    def test_the_default_is_more_than_the_baseline(self, device: str) -> None:
+        shapes = ("64,1,256 q4_0", "2048,1,2048 q4_k", "2048,4,2048 q6_k int8", "8192,512,2048 q8_0 float16")
+        for problem in map(QGemmProblem.parse, (*shapes, "24,1,256 mxfp4", "2880,4,2880 mxfp4 experts=32 int8")):
+            default = FAMILY.default(problem, DEVICES[device], ())
+            assert default.algorithm != "naive", problem.label
+            assert device != "mali" or default.algorithm != "local_tile", "its local memory is main memory"
+            assert device != "nvidia without dot products" or dict(default.values)["integer_dot"] == "off"
+
     def test_names_of_constraints_are_distinct_and_say_why(self) -> None:
         for algorithm in FAMILY.algorithms:
             names = [constraint.name for constraint in algorithm.constraints]
@@ -275,7 +296,12 @@ class TestConfigurations:
             "cl_nv_device_attribute_query",
         )  # fmt: skip
         limits = dataclasses.replace(
-            ADRENO, has_sub_groups=True, max_vector_float32=16, extensions=everything, local_memory_bytes=2**18
+            ADRENO,
+            has_sub_groups=True,
+            max_vector_float32=16,
+            extensions=everything,
+            local_memory_bytes=2**18,
+            has_ptx_integer_dot=True,
         )
         missing = {(p.name, v) for p in FAMILY.algorithm(algorithm).parameters for v in p.values}
         for shape in shapes:
@@ -486,9 +512,9 @@ WRONG: dict[str, tuple[Configuration, str, Callable[[str], str]]] = {
     "steps along k are left out": (TILE, MANY, changed("p < 32;", "p < 24;")),
     "a unit is taken twice": (TILE, MANY, changed("next = min(unit + 1, last_unit - 1)", "next = unit")),
     "rows behind the last quad are left out": (TILE, MANY, changed("row + 3 == m", "row + 3 < 0")),
-    "activations are cut, not rounded": (WHOLE_TILE, f"{MANY} int8", changed("convert_int4_rte", "convert_int4_rtz")),
+    "activations are cut, not rounded": (WHOLE_TILE, f"{MANY} int8", changed("char4_sat_rte", "char4_sat_rtz")),
     "activations have another scale": (WHOLE_TILE, f"{MANY} int8", changed("127.0f / most", "126.0f / most")),
-    "the sum of a unit is that of its end": (WHOLE_TILE, f"{MANY} int8", changed("sums += rounded", "sums = rounded")),
+    "the sum of a unit is that of its end": (WHOLE_TILE, f"{MANY} int8", changed("sums += convert", "sums = convert")),
     "bytes are taken as unsigned": (WHOLE_TILE, "67,35,64 q8_0 int8", changed("as_char4(a)", "as_uchar4(a)")),
 }  # fmt: skip
 

@@ -459,3 +459,15 @@ def test_a_kernel_that_nobody_measured_is_checked(pocl: Device, tmp_path: Path) 
     x = activations(512)
     assert close(qgemm(x, qgemm.prepare(raw, "q6_k", (64, 512))), x, values)
     assert (tmp_path / "verdicts.jsonl").read_text().count('"failure":') == 1
+
+
+def test_quantised_activations_that_are_no_numbers_make_none(make: Callable[..., QGemm]) -> None:
+    qgemm = make()
+    raw = random_weights(FORMATS["q4_0"], 8, 64, np.random.default_rng(1))
+    weights = qgemm.prepare(raw, format="q4_0", shape=(8, 64))
+    x = np.ones((5, 64), np.float32)
+    x[1, 3], x[2, 40], x[3, 50] = np.nan, np.inf, -np.inf
+    x[4] = 1e-38
+    y = qgemm(x, weights, mode="int8")
+    assert np.isfinite(y[0]).all() and np.isnan(y[1:4]).all()
+    assert np.abs(y[4]).max() < 1e-34, "numbers too small for a scale count as zeros"

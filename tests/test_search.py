@@ -4,10 +4,12 @@ import itertools
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import factories
 from autotune.errors import ConfigurationError, ProblemError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.configuration import Configuration
@@ -138,6 +140,20 @@ def test_a_database_with_an_algorithm_that_is_gone_can_be_searched_with(store: S
     assert outcome.winner is not None and outcome.winner.configuration.algorithm != "gone"
     assert outcome.resumed_trials >= 4, "the others still count"
     assert "gone" not in {c.algorithm for c in worker.measured}
+
+
+@pytest.mark.parametrize("time_here", [1.0, 1e9])
+def test_finals_here_decide_over_an_imported_time(store: Store, time_here: float) -> None:
+    made = won(search(store, FakeWorker(invented_time), trials=20))
+    imported = replace(made, time_ns=made.time_ns / 100, provenance=factories.provenance("elsewhere"))
+    with Store.open(Path(store.location).with_name("imported.sqlite")) as other:
+        assert other.import_winners([imported], [DEVICE]) == (1, 0)
+        worker = FakeWorker(lambda job: time_here if job.configuration == made.configuration else invented_time(job))
+        winner = won(search(other, worker, trials=20))
+        assert made.configuration in worker.measured
+        assert (winner.configuration == made.configuration) == (time_here == 1.0)
+        assert other.best() == [winner] and winner.source == "measured"
+        assert other.import_winners([imported], [DEVICE]) == (0, 1)
 
 
 def stored_trial(store: Store) -> Trial:

@@ -299,7 +299,7 @@ def test_what_is_not_there(api: TestClient) -> None:
 def test_every_format_can_be_downloaded(api: TestClient) -> None:
     starts = {
         "json": b"{", "csv": b"device,", "markdown": b"", "c": b"/*", "defines": b"# Written",
-        "sqlite": b"SQLite format 3\0", "html": b"<!doctype html>",
+        "files": b"{", "toml": b"# Written", "sqlite": b"SQLite format 3\0", "html": b"<!doctype html>",
     }  # fmt: skip
     assert [form["name"] for form in api.get("/api/export").json()["formats"]] == list(starts)
     for form, start in starts.items():

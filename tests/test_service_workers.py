@@ -480,6 +480,7 @@ def test_a_result_told_again_to_a_service_on_another_host_is_stored(
 
 
 def test_another_version_with_the_same_templates_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    code_version.cache_clear()
     before = code_version()
     code_version.cache_clear()
     monkeypatch.setattr(autotune, "__version__", "99.0")

@@ -269,13 +269,16 @@ def test_best_is_chosen_and_ordered_by_device_and_sizes(store: Store) -> None:
         ([winner(100), winner(90, source="imported")], 90),
         ([winner(100), winner(110, source="imported")], 100),
         ([winner(100), winner(100, source="imported")], 100),
-        ([winner(90, source="imported"), winner(100)], 90),
+        ([winner(90, source="imported"), winner(100)], 100),  # finals here settle what was imported before
         ([winner(90, source="imported"), winner(80)], 80),
+        ([winner(90, source="imported"), winner(100, samples=0)], 90),  # no finals
+        ([winner(80, source="imported"), winner(100), winner(90, source="imported")], 90),
+        ([winner(100), winner(90, source="imported"), winner(95, samples=0)], 90),
         ([winner(90, source="imported"), winner(95, source="imported")], 90),
         ([winner(50, samples=0), winner(100, source="imported")], 100),
         ([winner(100), winner(50, source="imported", samples=0)], 100),
         ([winner(50, samples=0), winner(40, source="imported", samples=0)], 40),
-        ([winner(80), winner(85, source="imported"), winner(120)], 85),
+        ([winner(80), winner(85, source="imported"), winner(120)], 120),
     ],
 )
 def test_which_winner_holds(store: Store, recorded: list[Winner], expected: float) -> None:
@@ -318,6 +321,21 @@ def test_import_adds_what_is_new_or_better_and_keeps_the_rest(store: Store) -> N
     found = [(w.time_ns, w.source) for w in store.best()]
     assert found == [(90, "imported"), (100, "measured"), (120, "imported"), (70, "imported")]
     assert store.import_winners(given, [DEVICE]) == (0, 4)
+
+
+@pytest.mark.parametrize("is_final", [True, False])
+@pytest.mark.parametrize("is_tried", [True, False])
+def test_a_configuration_that_was_tried_here_does_not_win_by_its_time_elsewhere_after_finals_here(
+    store: Store, is_final: bool, is_tried: bool
+) -> None:
+    elsewhere = winner(90, configuration=Configuration.of("naive"))
+    assert store.import_winners([elsewhere], [DEVICE]) == (1, 0)
+    if is_tried:
+        store.add_trial(DEVICE, PROBLEM, dataclasses.replace(TRIAL, configuration=elsewhere.configuration), PROVENANCE)
+    store.record_winner(winner(100, samples=30 if is_final else 0))
+    assert [w.time_ns for w in store.best()] == [100 if is_final else 90]
+    assert store.import_winners([elsewhere], [DEVICE]) == ((1, 0) if is_final and not is_tried else (0, 1))
+    assert [w.time_ns for w in store.best()] == [100 if is_final and is_tried else 90]
 
 
 def test_import_brings_devices_along_but_does_not_change_known_ones(store: Store) -> None:

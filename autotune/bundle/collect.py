@@ -339,7 +339,7 @@ class _Collecting:
         )
 
     def _decide(self, finals: Mapping[int, Trial]) -> Winner:
-        """Return the winner by the rounds of the race; an earlier one that took no part and is faster stays."""
+        """Return the winner by the rounds of the race; one measured before that took no part and is faster stays."""
         times: dict[Configuration, dict[int, float]] = {}
         samples: dict[Configuration, int] = {}
         for number, trial in finals.items():
@@ -352,7 +352,8 @@ class _Collecting:
         knowledge, incumbent = self._knowledge, self._knowledge.incumbent
         decision = self._decision(times, incumbent.configuration if incumbent else None)
         time_ns = statistics.median(times[decision.configuration].values())
-        if incumbent and incumbent.configuration not in times and incumbent.time_ns <= time_ns:
+        took_no_part = incumbent and incumbent.source == "measured" and incumbent.configuration not in times
+        if incumbent and took_no_part and incumbent.time_ns <= time_ns:
             return incumbent
         is_early = decision.verdict is Verdict.PROVISIONAL
         winner = knowledge.winner(

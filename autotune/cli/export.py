@@ -2,8 +2,9 @@
 
 import argparse
 import contextlib
+import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,9 @@ _MEANINGS = "; ".join(f"{form.name}: {form.meaning}" for form in (*FORMATS.value
 @command(
     ANY_DEVICE,
     family("all that are stored if left out; CSV holds one", default=None),
-    argument("--format", choices=(*FORMATS, *TRIAL_FORMATS), required=True, help=f"format of the table: {_MEANINGS}"),
+    argument("--format", "--as", choices=(*FORMATS, *TRIAL_FORMATS), required=True, help=f"of the table: {_MEANINGS}"),
     shape("with --format t4 or kernel-tuner: the shape whose trials are written"),
-    file("--output", "file to write; standard output if left out"),
+    file("--output", "file to write, with --format files a folder; standard output if left out"),
     argument(
         "--kernels",
         metavar="DIR",
@@ -42,6 +43,7 @@ _MEANINGS = "; ".join(f"{form.name}: {form.meaning}" for form in (*FORMATS.value
         "export --device adreno-730 --format c --output autotune_adreno_730.h",
         "export --device adreno-730 --format c --kernels autotune_c --also adreno-740",
         "export --format csv --family reduce",
+        "export --format files --output tuned",
         "export --format json > tables.json",
         "export --format t4 --device adreno-730 --shape 512,512,512 --family gemm --output results.json",
     ),
@@ -67,11 +69,29 @@ def export_command(options: argparse.Namespace) -> int:
                 tell(f"left {options.kernels / name} as it is: it was changed")
         elif not form.writer:
             store.snapshot(options.output, slug)
+        elif form.has_files and options.output:
+            text = export_table(store, slug, options.family, form.name)
+            _write_files(options.output, json.loads(text)["files"], force=options.force)
         else:
             write(options.output, export_table(store, slug, options.family, form.name))
     if options.kernels or options.output:
         tell(f"wrote {options.kernels or options.output}")
     return 0
+
+
+def _write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
+    """Write files by name. Raises UsageError when they cannot be written and, unless `force`, for others' files."""
+    from autotune.export.files import check_replaceable
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be a folder: {error.strerror}") from error
+    for name in files:
+        if not force:
+            check_replaceable(folder / name)
+    for name, text in files.items():
+        write(folder / name, text)
 
 
 def _check_options(options: argparse.Namespace, form: Format) -> None:

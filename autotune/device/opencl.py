@@ -185,7 +185,9 @@ class Session:
             view.image_type = cl.mem_object_type.IMAGE1D_BUFFER if buffer.is_line else cl.mem_object_type.IMAGE2D
             view.shape = (*shape, 1)
             view.pitches = (buffer.row_pitch * ELEMENT_TYPES[buffer.dtype].size_bytes, 0)
-            view.buffer = allocated[buffer.view_of]
+            view.buffer = shown = allocated[buffer.view_of]
+            # A view of memory that kernels may only read must not promise more.
+            flags = shown.flags & cl.mem_flags.READ_ONLY or flags
             return cl.Image(self.context, flags, pixels, desc=view)
         except cl.Error as error:
             raise LaunchError(f"cannot allocate {buffer.name}: {shortened(str(error))}") from error

@@ -64,6 +64,17 @@ __kernel void copy_{letter}(__read_only image2d_t from, __write_only image2d_t i
     for letter, kind in (("f", "float"), ("i", "int"))
 )
 
+_LINE_KERNELS = "".join(
+    f"""
+__kernel void copy_line_{letters}(__read_only image1d_buffer_t from, __global float *seen)
+{{
+    const int x = get_global_id(0);
+    vstore4(convert_float4(read_image{letters}(from, x)), x, seen);
+}}
+"""
+    for letters in ("f", "ui")
+)
+
 
 def _image(dtype: str) -> Buffer:
     return Buffer(
@@ -89,6 +100,26 @@ def _probe_views(port: Port, program: Program) -> None:
     view = dataclasses.replace(_image("float32"), role=Role.VIEW, view_of="plain", row_pitch=row)
     image = port.allocate(view, {"plain": buffer(port, contents)})
     _copy_image(port, program, "float32", image, port.allocate(_image("float32")))
+
+
+def _probe_lines(port: Port, program: Program) -> None:
+    """Test that a buffer can be read as an image of one dimension, of each kind that kernels use."""
+    expected = np.abs(_pixels()).astype(np.float32)
+    for dtype, channels in (("uint32", 4), ("uint32", 1), ("float32", 4), ("float16", 4)):
+        width = expected.size // channels
+        view = Buffer(
+            name="line", role=Role.VIEW, dtype=dtype, elements=expected.size, image_width=width, image_height=1,
+            view_of="plain", channels=channels, is_line=True,
+        )  # fmt: skip
+        contents = buffer(port, expected.astype(NUMPY_TYPES[dtype]))
+        seen = np.zeros((width, 4), np.float32)
+        memory = {"from": port.allocate(view, {"plain": contents}), "seen": buffer(port, seen)}
+        kernel = "copy_line_ui" if dtype == "uint32" else "copy_line_f"
+        launch = Launch(kernel=kernel, global_size=(width,), local_size=None, arguments=tuple(memory))
+        run(port, program, launch, memory)
+        port.read(memory["seen"], seen)
+        if wrong := difference(seen[:, :channels].copy().view(np.uint8).ravel(), expected):
+            raise LaunchError(f"{dtype}, {channels} in a pixel: {wrong}")
 
 
 def _copy_image(port: Port, program: Program, dtype: str, source: Memory, target: Memory) -> None:
@@ -197,6 +228,7 @@ def _probe_matrices(port: Port, program: Program) -> None:
 FUNCTIONS: Mapping[str, tuple[str, Callable[[Port, Program], None]]] = {
     checkup.IMAGES: (_IMAGE_KERNELS, _probe_images),
     checkup.IMAGE_VIEWS: (_IMAGE_KERNELS, _probe_views),
+    checkup.IMAGE_LINES: (_LINE_KERNELS, _probe_lines),
     checkup.MATRIX_UNITS: (_MATRIX_KERNEL, _probe_matrices),
 }
 """Kernels and function of each probe that is not run on every work-item alike."""

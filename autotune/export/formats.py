@@ -32,6 +32,8 @@ class Format:
     has_predictors: bool = False
     has_trials: bool = False
     """Whether it tells how the trials of a device ended."""
+    has_files: bool = False
+    """Whether its text holds files by name, which the command writes into a folder."""
     has_folder: bool = False
     """Whether the command can write a folder of sources instead, see `export_package`."""
 
@@ -69,6 +71,16 @@ FORMATS: Mapping[str, Format] = {
             name="defines", title="Compiler options", meaning="a line of options such as -DTILE=16 for each shape",
             ending="txt", media_type="text/plain; charset=utf-8", beginning=rb"# Written by autotune",
             writer="autotune.export.choices:write_defines", families="appended",
+        ),
+        Format(
+            name="files", title="JSON by size", meaning="JSON files by sizes: one for each family, device and types",
+            ending="json", media_type="application/json", beginning=rb'\s*\{\s*"format": "autotune',
+            writer="autotune.export.by_size:write_files", has_files=True,
+        ),
+        Format(
+            name="toml", title="TOML", meaning="the same in one file",
+            ending="toml", media_type="application/toml", beginning=rb"# Written by autotune",
+            writer="autotune.export.by_size:write_toml",
         ),
         Format(
             name="sqlite", title="SQLite", meaning="the database with all trials",

@@ -170,5 +170,5 @@ def _product_of(tensor: Tensor, tokens: int, experts_used: int) -> Request:
         raise ProblemError(f"there are no kernels for {tensor.type.upper()}")
     is_output = not tensor.name.startswith("blk.")
     n = 1 if is_output else tokens * (experts_used if experts > 1 else 1)
-    label = "output" if is_output else tensor.name.split(".", 2)[2].removesuffix(".weight")
+    label = "output" if is_output else tensor.name.split(".", 2)[-1].removesuffix(".weight")
     return _product(label, m, n, k, tensor.type, experts)

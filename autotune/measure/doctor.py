@@ -46,6 +46,7 @@ _GROUPS = (
     (checkup.LOCAL_MEMORY, checkup.ATOMICS),
     (checkup.IMAGES,),
     (checkup.IMAGE_VIEWS,),
+    (checkup.IMAGE_LINES,),
     (checkup.SUB_GROUPS,),
     (checkup.HALF_ARITHMETIC,),
     (checkup.INTEGER_DOT_KHR,),

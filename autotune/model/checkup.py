@@ -12,7 +12,7 @@ from typing import Any
 from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
 from autotune.model.problem import NUMBER_TYPES
 
-PROBES_VERSION = 4
+PROBES_VERSION = 5
 """Incremented when probes or findings change so that checkups of other versions are neither valid nor read."""
 
 PROGRAMS = 10
@@ -27,6 +27,7 @@ SUB_GROUPS = "sub-groups"
 SUB_GROUP_SIZES = "required sub-group sizes"
 IMAGES = "images"
 IMAGE_VIEWS = "image views"
+IMAGE_LINES = "image lines"
 INTEGER_DOT_KHR = "integer dot product (khr)"
 INTEGER_DOT_ARM = "integer dot product (arm)"
 INTEGER_DOT_PTX = "integer dot product (ptx)"
@@ -64,8 +65,11 @@ _FEATURES = {
     ATOMICS: Feature(lost={"ordering_standard": 0}, consequence="parts of a sum are joined by a second launch"),
     SUB_GROUPS: Feature(limit="has_sub_groups", lost={"has_sub_groups": False}),
     SUB_GROUP_SIZES: Feature(extension="cl_qcom_reqd_sub_group_size"),
-    IMAGES: Feature(limit="has_images", lost={"has_images": False, "max_image_width": 0, "max_image_height": 0}),
+    IMAGES: Feature(
+        limit="has_images", lost={"has_images": False, "max_image_width": 0, "max_image_height": 0, "max_image_line": 0}
+    ),
     IMAGE_VIEWS: Feature(limit="has_images", extension="cl_khr_image2d_from_buffer"),
+    IMAGE_LINES: Feature(limit="max_image_line", lost={"max_image_line": 0}),
     INTEGER_DOT_KHR: Feature(extension="cl_khr_integer_dot_product"),
     INTEGER_DOT_ARM: Feature(extension="cl_arm_integer_dot_product_int8"),
     INTEGER_DOT_PTX: Feature(limit="has_ptx_integer_dot", lost={"has_ptx_integer_dot": False}),

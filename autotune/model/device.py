@@ -138,6 +138,7 @@ class DeviceLimits:
             **{name: getattr(self, name) and getattr(other, name) for name in truths},
             local_memory_bytes=min(self.local_memory_bytes, other.local_memory_bytes),
             ordering_standard=min(self.ordering_standard, other.ordering_standard),
+            max_image_line=min(self.max_image_line, other.max_image_line),
             extensions=tuple(name for name in self.extensions if name in other.extensions),
             faults=tuple(dict.fromkeys([*self.faults, *other.faults])),
         )

@@ -14,6 +14,7 @@ from autotune.model.trial import Provenance, Winner
 from autotune.store.models import (
     Base,
     DeviceRow,
+    ProblemRow,
     ProvenanceColumns,
     columns,
     device_id,
@@ -23,6 +24,7 @@ from autotune.store.models import (
     value_of,
 )
 from autotune.store.transactions import Transactions
+from autotune.store.trials import TrialRow
 
 
 class WinnerRow(ProvenanceColumns, Base):
@@ -61,7 +63,8 @@ BEST = table("best_configurations", column("device", Text), column("family", Tex
 VIEW = """\
 CREATE VIEW best_configurations AS
 WITH
--- The newest measured winner and the fastest imported one, confirmed by finals and provisional apart.
+-- The newest measured winner and the fastest imported one, confirmed by finals and provisional apart. Times from
+-- elsewhere count until finals here are finished, in which a search lets the imported configuration take part.
 newest AS (
     SELECT
         winners.*,
@@ -70,7 +73,13 @@ newest AS (
             PARTITION BY device, problem_id, source, CASE WHEN samples > 0 THEN 1 ELSE 0 END
             ORDER BY CASE WHEN source = 'imported' THEN time_ns ELSE 0 END, id DESC
         ) AS place
-    FROM winners
+    FROM winners LEFT JOIN (
+        SELECT device AS its_device, problem_id AS its_problem, MAX(id) AS newest_final
+        FROM winners
+        WHERE source = 'measured' AND samples > 0
+        GROUP BY device, problem_id
+    ) AS finals ON its_device = device AND its_problem = problem_id
+    WHERE source = 'measured' OR newest_final IS NULL OR id > newest_final
 ),
 -- Confirmed before provisional, then the faster; where they tie, the one measured here ('measured' > 'imported').
 ranked AS (
@@ -119,6 +128,14 @@ WHERE ranked.rank_here = 1
 
 _BEST = select(text("*")).select_from(BEST)
 
+_DECIDED_HERE = (
+    select(WinnerRow.device, ProblemRow.family, ProblemRow.spec)
+    .join(ProblemRow, WinnerRow.problem_id == ProblemRow.id)
+    .where(WinnerRow.source == "measured", WinnerRow.samples > 0)
+    .distinct()
+)
+"""Device, family and key of each problem whose finals were finished here."""
+
 
 class WinnerLedger(Transactions):
     """The part of a store that holds winners."""
@@ -160,8 +177,9 @@ class WinnerLedger(Transactions):
     def import_winners(self, winners: Sequence[Winner], devices: Sequence[Device]) -> tuple[int, int]:
         """Add winners measured elsewhere where they are better than the current ones; return (added, kept).
 
-        A winner confirmed by finals is better than a provisional one; otherwise the faster one is better. All or
-        nothing. Devices that are already stored stay as they are, apart from imported faults.
+        A winner confirmed by finals is better than a provisional one; otherwise the faster one is better, unless finals
+        were finished here and its configuration was tried here: its time elsewhere does not count then. All or nothing.
+        Devices that are already stored stay as they are, apart from imported faults.
         Raises StoreError for a winner of an unknown device.
         """
 
@@ -171,13 +189,16 @@ class WinnerLedger(Transactions):
             known = set(session.scalars(select(DeviceRow.slug)))
             best = session.execute(_BEST)
             standing = {(row.device, row.family, row.spec): _merit(row.samples, row.time_ns) for row in best}
+            decided = set(map(tuple, session.execute(_DECIDED_HERE)))
             added = 0
             for winner in winners:
                 if winner.device not in known:
                     raise _unknown_device(winner.device)
                 subject = (winner.device, winner.problem.family, winner.problem.key)
                 merit = _merit(winner.samples, winner.time_ns)
-                if subject in standing and merit >= standing[subject]:
+                if subject in standing and (
+                    merit >= standing[subject] or (subject in decided and _is_tried_here(session, winner))
+                ):
                     continue
                 standing[subject] = merit
                 session.add(winner_row(replace(winner, source="imported"), problem_id(session, winner.problem)))
@@ -185,6 +206,17 @@ class WinnerLedger(Transactions):
             return added, len(winners) - added
 
         return self.write(add)
+
+
+def _is_tried_here(session: Session, winner: Winner) -> bool:
+    """Return whether the winner's configuration was tried on its device, at its problem, which is stored."""
+    query = select(TrialRow.id).join(DeviceRow, TrialRow.device_id == DeviceRow.id)
+    tried = query.where(
+        DeviceRow.slug == winner.device,
+        TrialRow.problem_id == problem_id(session, winner.problem),
+        TrialRow.configuration == winner.configuration.key,
+    )
+    return session.scalar(tried.limit(1)) is not None
 
 
 def winner_row(winner: Winner, problem_id: int) -> WinnerRow:

@@ -286,7 +286,8 @@ static cl_int make_image(
         description.image_row_pitch = (size_t)buffer->pitch_bytes;
         description.buffer = shown;
     }
-    *image = clCreateImage(library->context, CL_MEM_READ_WRITE, &format, &description, NULL, &error);
+    /* What is shown may be memory of the caller that kernels may only read. */
+    *image = clCreateImage(library->context, shown ? CL_MEM_READ_ONLY : CL_MEM_READ_WRITE, &format, &description, NULL, &error);
     return error;
 }
 

@@ -41,7 +41,9 @@ def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configu
     asked = [values[name] for name in _ASKED]
     rows_of_a = problem.lda % 4 == 0 and problem.stride_a % 4 == 0
     rows_of_b = problem.ldb % 4 == 0 and problem.stride_b % 4 == 0
-    known = _known(tuple(starts), limits, problem.constant).that_matter[rows_of_a, rows_of_b]
+    of_device = _known(tuple(starts), limits, problem.constant)
+    # Where vectors of float16 are limited, narrow loads may be the only valid ones.
+    known = of_device.that_matter[rows_of_a, rows_of_b] if problem.accumulator != "float16" else of_device.all
     ranked = sorted(((_estimate(*asked, *numbers), place) for place, (_, numbers) in enumerate(known)))
     return (c for c in (known[place][0] for _, place in ranked) if _is_valid(c, values))
 
@@ -60,11 +62,15 @@ class _Known:
     candidates: Candidates
 
     @cached_property
+    def all(self) -> list[tuple[Configuration, tuple[int, ...]]]:
+        """All candidates with the arguments of the estimate."""
+        return [(c, tuple(numbers[name] for name in _NUMBERS)) for c, numbers in self.candidates.items()]
+
+    @cached_property
     def that_matter(self) -> Mapping[tuple[bool, bool], list[tuple[Configuration, tuple[int, ...]]]]:
         """Relevant candidates with the arguments of the estimate, by whether rows of A and of B are aligned."""
-        known = [(c, tuple(numbers[name] for name in _NUMBERS)) for c, numbers in self.candidates.items()]
         cases = ((False, False), (False, True), (True, False), (True, True))
-        return {case: [item for item in known if self._matters(item[0], *case)] for case in cases}
+        return {case: [item for item in self.all if self._matters(item[0], *case)] for case in cases}
 
     def _matters(self, configuration: Configuration, rows_of_a: bool, rows_of_b: bool) -> bool:
         """Return whether the rows allow its loads, and no candidate has wider ones without more doubt."""

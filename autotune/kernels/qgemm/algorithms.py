@@ -29,7 +29,8 @@ _COMMON = (
     constraint(
         "integer_dot_exists",
         "integer_dot == 'off' or (mode == 'int8' and ((integer_dot == 'khr' and has_khr_integer_dot == 1)"
-        " or (integer_dot == 'arm' and has_arm_integer_dot == 1) or (integer_dot == 'ptx' and has_ptx == 1)))",
+        " or (integer_dot == 'arm' and has_arm_integer_dot == 1)"
+        " or (integer_dot == 'ptx' and has_ptx_integer_dot == 1)))",
         "the device has no such instruction, or the problem has no integers to multiply",
     ),
     constraint("wide_vectors_work", "max_vector_float32 >= 4", "the driver gets vectors of four numbers wrong"),
@@ -72,7 +73,13 @@ _SHARED_ROWS = Algorithm(
         *_COMMON,
         _WAVES,
         constraint("layout_is_another", "layout == 'file' or in_arrays == 0", "they are apart in the file"),
-        constraint("device_takes_ptx", "join != 'shuffle' or has_ptx == 1", "only NVIDIA's compiler knows it"),
+        constraint(
+            "device_takes_ptx", "join != 'shuffle' or (has_ptx == 1 and lanes * work_group_m % 32 == 0)",
+            "only NVIDIA's compiler knows it, and it needs all of 32 work-items",
+        ),
+        constraint(
+            "one_standard", "integer_dot != 'khr' or standard != 'CL2.0'", "the instruction needs OpenCL C 3.0"
+        ),
         constraint("standard_matters", "(standard == 'none') == (join != 'sub_group')", "it is for sub-groups only"),
         _WHOLE,
         constraint("lanes_share_a_unit", "lanes * chunk >= 4", "lanes leave parts of a unit out"),
@@ -167,7 +174,7 @@ _OWN_ROWS = Algorithm(
         constraint("pixels_are_whole", "w_storage == 'buffer' or packed_words != 2", "a pixel has one or four numbers"),
         constraint(
             "image_fits",
-            "w_storage == 'buffer' or experts * m * (k // 4 // packed_words) <= max_image_line",
+            "w_storage == 'buffer' or experts * m * (k // 32 * quant_words // packed_words) <= max_image_line",
             "the weights exceed the largest image over a buffer",
         ),
         constraint(

@@ -1,6 +1,6 @@
 """The plans of products with quantised weights: packing, quantising activations if asked for, and the product."""
 
-from autotune.kernels.qgemm.formats import UNIT, by_format
+from autotune.kernels.qgemm.formats import UNIT
 from autotune.kernels.qgemm.problem import MODES, PACKED_BYTES, WEIGHT_BYTES
 from autotune.model.plan import Role
 from autotune.model.problem import NUMBER_TYPES
@@ -9,7 +9,6 @@ from autotune.space.plan_formula import ArgumentFormula, BufferFormula, LaunchFo
 
 _STORED = by_value("mode", dict(MODES))
 _STORED_IN_C = by_value("mode", {mode: NUMBER_TYPES[stored].in_c for mode, stored in MODES.items()})
-_WORDS = by_format(lambda one: one.quant_bytes // 4)
 _FLAGS = {
     "grouped": "experts > 1",
     "ragged_m": "m % group_rows != 0",
@@ -54,7 +53,6 @@ PLAN = PlanFormula(
     },
     names={
         "units": f"k // {UNIT}",
-        "words": _WORDS,
         "rows": "experts * m",
         "weight_bytes": f"experts * ({WEIGHT_BYTES})",
         "packed_bytes": f"experts * ({PACKED_BYTES})",
@@ -74,12 +72,12 @@ PLAN = PlanFormula(
         BufferFormula(name="y", role=Role.OUTPUT, dtype=_STORED, elements="n * m"),
         BufferFormula(name="w_packed", role=Role.SCRATCH, dtype="'uint8'", elements="packed_bytes", when="packs"),
         BufferFormula(
-            name="w_image", role=Role.VIEW, dtype="'uint32'", image="rows * units * words, 1", channels=4, is_line=True,
-            view_of="w_packed", when="w_storage == 'image' and packed_words == 4",
+            name="w_image", role=Role.VIEW, dtype="'uint32'", image="rows * units * quant_words, 1", channels=4,
+            is_line=True, view_of="w_packed", when="w_storage == 'image' and packed_words == 4",
         ),
         BufferFormula(
-            name="w_image", role=Role.VIEW, dtype="'uint32'", image="rows * units * words, 1", channels=1, is_line=True,
-            view_of="w_packed", when="w_storage == 'image' and packed_words == 1",
+            name="w_image", role=Role.VIEW, dtype="'uint32'", image="rows * units * quant_words, 1", channels=1,
+            is_line=True, view_of="w_packed", when="w_storage == 'image' and packed_words == 1",
         ),
         BufferFormula(
             name="x_image", role=Role.VIEW, dtype=_STORED, image="n * k, 1", is_line=True, view_of="x",

@@ -183,6 +183,7 @@ class QGemmProblem(Problem):
     def constraint_values(self) -> dict[str, Value]:
         values = self.to_dict()
         values["in_arrays"] = int(self.format.in_arrays)
+        values["quant_words"] = self.format.quant_bytes // 4
         return values
 
     def check_device(self, limits: DeviceLimits) -> None:

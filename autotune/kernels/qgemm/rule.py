@@ -25,7 +25,7 @@ _ANY = {"least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_b
 _FEW = 8
 """Columns up to which a product reads weights at the speed of memory."""
 _LARGE_GPU = 16
-"""Compute units from which a GPU keeps macro-tiles in local memory: smaller ones are those of phones and boards."""
+"""Compute units from which a GPU with local memory of its own, if it is no Adreno, keeps macro-tiles there."""
 _ROOMY_ADRENO = 4
 """Compute units from which an Adreno is of a generation whose kernels may use more registers: 730 and later."""
 _WIDE_LANES = 16
@@ -78,15 +78,17 @@ class _Device:
     @classmethod
     def of(cls, limits: DeviceLimits) -> "_Device":
         facts = limits.constraint_values()
-        dots = {"ptx": "has_ptx", "khr": "has_khr_integer_dot", "arm": "has_arm_integer_dot"}
+        dots = {"ptx": "has_ptx_integer_dot", "khr": "has_khr_integer_dot", "arm": "has_arm_integer_dot"}
+        is_adreno, has_ptx = bool(facts["has_qcom_compiler"]), bool(facts["has_ptx"])
+        has_room = limits.compute_units >= _LARGE_GPU and limits.local_memory_is_dedicated
         return cls(
             is_cpu=limits.is_cpu,
             compute_units=limits.compute_units,
-            is_large=bool(facts["has_ptx"]) or limits.compute_units >= _LARGE_GPU,
-            join="shuffle" if facts["has_ptx"] else "tree",
+            is_large=has_ptx or (has_room and not is_adreno),
+            join="shuffle" if has_ptx else "tree",
             lanes=limits.native_vector_float32,
-            is_adreno=bool(facts["has_qcom_compiler"]),
-            has_lines=limits.max_image_line > 0,
+            is_adreno=is_adreno,
+            has_lines=limits.has_images and limits.max_image_line > 0,
             integer_dot=next((name for name, fact in dots.items() if facts[fact]), "off"),
         )
 
@@ -109,6 +111,10 @@ def _of_processor(device: _Device) -> _Listed:
             yield floats, _columns(columns, 0)
             whole = _shared(device, 1, lanes=1, rows=rows, columns=min(columns, 2), chunk=4)
             yield whole, _columns(columns, 1)
+    for chunk in (2, 1):
+        for whole_numbers in (0, 1):
+            narrow = _shared(device, whole_numbers, lanes=4 // chunk, rows=1, columns=1, chunk=chunk)
+            yield narrow, {"is_whole": whole_numbers}
 
 
 def _of_large_gpu(device: _Device) -> _Listed:
@@ -158,7 +164,7 @@ def _of_phone(device: _Device) -> _Listed:
     for columns, rows in ((8, 2), (4, 2), (4, 1)) if is_roomy else ((4, 2), (4, 1)):
         for whole in (0, 1):
             wanted = {"least_n": _FEW + 1, "is_whole": whole}
-            yield _own(device, whole, slices=1, rows=rows, columns=columns), wanted
+            yield from _own(device, whole, wanted, slices=1, rows=rows, columns=columns)
     # What a work-item reads of the activations serves all of its rows.
     many = {4: 8192, 2: 1024, 1: 1} if device.is_adreno else {4: MAX_ELEMENTS, 2: 4096, 1: 1}
     for columns, shapes in _SHARED_OUT.items():
@@ -167,7 +173,10 @@ def _of_phone(device: _Device) -> _Listed:
                 continue
             for whole in (0, 1) if slices * rows < 16 else (0,):
                 wanted = {**_columns(columns, whole), "least_m": many[rows]}
-                yield _own(device, whole, slices=slices, rows=rows, columns=columns), wanted
+                yield from _own(device, whole, wanted, slices=slices, rows=rows, columns=columns)
+    for group in (16, 8, 1):
+        for whole in (0, 1):
+            yield from _own(device, whole, {"is_whole": whole}, slices=1, rows=1, columns=1, group=group)
 
 
 def _columns(columns: int, whole: int) -> Numbers:
@@ -199,15 +208,19 @@ def _shared(
     )  # fmt: skip
 
 
-def _own(device: _Device, whole: int, *, slices: int, rows: int, columns: int) -> Configuration:
-    storage = "image" if device.is_adreno and device.has_lines else "buffer"
+def _own(
+    device: _Device, whole: int, wanted: Numbers, *, slices: int, rows: int, columns: int, group: int = 0
+) -> _Listed:
+    """Yield a configuration that reads images, where the device has them, and the same with buffers."""
     # What is taken off the sums of a unit needs a sum for each column, which few columns are worth.
     scaling = "sums" if whole or columns < 4 else "weights"
-    return Configuration.of(
-        "own_rows", work_group_m=64 if device.is_adreno else 16, work_group_k=slices, micro_tile_m=rows,
-        micro_tile_n=columns, packed_words=4, w_storage=storage, x_storage="buffer" if whole else storage,
-        scaling=scaling, wave_size="any", **_arithmetic(device, whole, "magic"),
-    )  # fmt: skip
+    for storage in ("image", "buffer") if device.is_adreno and device.has_lines else ("buffer",):
+        configuration = Configuration.of(
+            "own_rows", work_group_m=group or (64 if device.is_adreno else 16), work_group_k=slices, micro_tile_m=rows,
+            micro_tile_n=columns, packed_words=4, w_storage=storage, x_storage="buffer" if whole else storage,
+            scaling=scaling, wave_size="any", **_arithmetic(device, whole, "magic"),
+        )  # fmt: skip
+        yield configuration, wanted
 
 
 def _tile(device: _Device, whole: int, wide_m: int, wide_n: int, tile: int) -> Configuration:
