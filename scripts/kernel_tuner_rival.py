@@ -11,6 +11,7 @@ import ast
 import contextlib
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ def main() -> int:
     set_threads()
     repair_processor_name(pyopencl.get_platforms()[task["platform"]].get_devices()[task["device"]])
     began = time.perf_counter()
-    with contextlib.redirect_stdout(sys.stderr):
+    # Kernel Tuner leaves the sources that fail where it runs.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(sys.stderr):
         results, _ = kernel_tuner.tune_kernel(
             task["kernel"], task["source"], lambda config: _groups(task, config), arguments, task["parameters"],
             grid_div_x=[], grid_div_y=[], grid_div_z=[], restrictions=restrictions, lang="OpenCL",

@@ -1,4 +1,5 @@
 /* An OpenCL driver for tests of the agent: memory on the heap, kernels that do nothing, and every command checked. */
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,6 +23,13 @@ int32_t clGetPlatformIDs(uint32_t room, object *ids, uint32_t *count) {
     puts("a driver prints");
     fflush(stdout);
     return 0;
+}
+
+/* Ends the process at one query, whose number AUTOTUNE_FAKE_CRASH has. */
+static void crash_at(uint32_t what) {
+    const char *wanted = getenv("AUTOTUNE_FAKE_CRASH");
+    if (wanted && strtoul(wanted, NULL, 0) == what)
+        raise(SIGKILL);
 }
 
 static int32_t tell(const void *from, size_t bytes, size_t room, void *into, size_t *size) {
@@ -50,6 +58,7 @@ int32_t clGetDeviceIDs(object p, uint64_t type, uint32_t room, object *ids, uint
 int32_t clGetDeviceInfo(object d, uint32_t what, size_t room, void *into, size_t *size) {
     static const uint64_t sizes[3] = {64, 64, 64};
     (void)d;
+    crash_at(what);
     if (what == 0x1005)
         return tell(sizes, 3 * sizeof(size_t), room, into, size);
     if (what >= 0x102B && what <= 0x1030)
@@ -139,6 +148,8 @@ object clCreateProgramWithBinary(object c, uint32_t n, const object *d, const si
 
 /* What a source contains makes the driver fail in the ways in which drivers do. */
 int32_t clBuildProgram(object p, uint32_t n, const object *d, const char *options, void *f, void *u) {
+    if (getenv("AUTOTUNE_FAKE_SLOW"))
+        poll(NULL, 0, 100);
     (void)n, (void)d, (void)f, (void)u;
     if (strstr(p, "#crash"))
         raise(SIGSEGV);
@@ -184,7 +195,8 @@ int32_t clReleaseKernel(object k) {
 
 int32_t clGetKernelWorkGroupInfo(object k, object d, uint32_t what, size_t room, void *into, size_t *size) {
     static const uint64_t limit = 64;
-    (void)k, (void)d, (void)what;
+    (void)k, (void)d;
+    crash_at(what);
     return tell(&limit, sizeof(size_t), room, into, size);
 }
 
@@ -212,10 +224,13 @@ static int32_t checked(struct memory *memory, size_t offset, size_t bytes) {
 #define WAITS uint32_t waits, const object *after, object *event
 
 int32_t clEnqueueReadBuffer(object q, object m, uint32_t b, size_t offset, size_t bytes, void *into, WAITS) {
+    static unsigned char reads;
     (void)q, (void)b, (void)waits, (void)after, (void)event;
     if (checked(m, offset, bytes))
         abort(); /* the agent has to check before */
     memcpy(into, ((struct memory *)m)->contents + offset, bytes);
+    if (getenv("AUTOTUNE_FAKE_COUNTS")) /* in the canary of an output */
+        ((unsigned char *)into)[bytes - 1] = reads++;
     return 0;
 }
 

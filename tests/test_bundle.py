@@ -1,5 +1,6 @@
 """Bundles: an agent works through one alone, is interrupted and killed, and what it found is judged here."""
 
+import fcntl
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import subprocess
 import time
 import zipfile
 import zlib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import agents
+from autotune import bundle
 from autotune.bundle.collect import Collected, collect
 from autotune.bundle.note import Note, read_note
 from autotune.bundle.prepare import FOLDER, make_bundle
@@ -26,10 +29,11 @@ from autotune.device.agent.machine import QUERIES, QUERIES_OF_PLATFORMS
 from autotune.device.agent.recording import described
 from autotune.device.discovery import discover_behind
 from autotune.device.links.toolchains import LINUX, can_build
-from autotune.errors import AutotuneError, TableError
+from autotune.errors import AutotuneError, ProblemError, TableError
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
+from autotune.model.problem import Problem
 from autotune.model.trial import Request, TrialState
 from autotune.store import Store
 from factories import PHONE, Run, device
@@ -38,6 +42,7 @@ PROBLEMS = (GemmProblem(m=48, n=40, k=36), GemmProblem.parse("1,64,96 float16"))
 SECONDS = 16.0
 MUTATIONS = 300
 Job = tuple[Path, Device]
+Imitation = tuple[dict[str, str], Path, bytes, bytes]
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +99,8 @@ def _joined(frames: list[bytes]) -> bytes:
 def result(job: Job) -> bytes:
     """What is in a result after an interruption, a kill of everything, and the end."""
     folder, _ = job
+    work = (folder / "work.bin").read_bytes()
+    _set_budget(folder / "work.bin", 3600.0)  # so that the starts below end in the search, however fast this machine is
     process = _start(folder)
     _when(folder, lambda seen: "TIMED" in seen)
     while not _is_interrupted_in_a_trial(folder, process):
@@ -103,10 +110,17 @@ def result(job: Job) -> bytes:
     _when(folder, lambda seen: len(_frames((folder / NAME).read_bytes())) > count + 12)
     while not _is_killed_in_a_trial(folder, process):
         process = _start(folder)
+    (folder / "work.bin").write_bytes(work)
     process = _start(folder)
     _, errors = process.communicate(timeout=180)
     assert process.returncode == 0, errors
     return load(folder)
+
+
+def _set_budget(work: Path, seconds: float) -> None:
+    data = work.read_bytes()
+    end = 4 + int.from_bytes(data[:4], "little")
+    work.write_bytes(data[: end - 8] + struct.pack("<Q", round(1000 * seconds)) + data[end:])
 
 
 def _is_interrupted_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]") -> bool:
@@ -193,6 +207,7 @@ def test_a_result_that_is_collected_twice_is_stored_once(result: bytes, store: S
     stored = [_trials(store, found, problem) for problem in PROBLEMS]
     again = collect(read_result(result), store)
     assert [_trials(store, again, problem) for problem in PROBLEMS] == stored
+    assert not any(outcome.new_trials or outcome.failures for outcome in again.outcomes)
     assert [o.winner and o.winner.configuration for o in again.outcomes] == [
         o.winner and o.winner.configuration for o in found.outcomes
     ]
@@ -289,6 +304,116 @@ def test_everything_that_describes_a_device_is_asked_by_a_bundle() -> None:
     assert codes <= {*QUERIES, *QUERIES_OF_PLATFORMS}
 
 
+def test_large_outputs_come_home_and_larger_ones_are_left_out(tmp_path: Path, job: Job, store: Store) -> None:
+    problem, too_large = GemmProblem(m=1280, n=1024, k=4), GemmProblem(m=8192, n=2100, k=1)
+    left_out: dict[Problem, int | str] = {}
+    requests = [Request(problem=problem), Request(problem=too_large)]
+
+    def listener(request: Request, told: int | str) -> None:
+        left_out[request.problem] = told
+
+    make_bundle(tmp_path / "job.zip", job[1], requests, store, 2.0, algorithms=["naive"], listener=listener)
+    assert isinstance(left_out[problem], int)
+    assert "an output has more than" in str(left_out[too_large])
+    with pytest.raises(ProblemError, match="no shape can"):
+        make_bundle(tmp_path / "no.zip", job[1], requests[1:], store, 2.0, algorithms=["naive"])
+    with zipfile.ZipFile(tmp_path / "job.zip") as bundle:
+        bundle.extractall(tmp_path)
+    _, errors = _start(tmp_path / FOLDER).communicate(timeout=120)
+    result = load(tmp_path / FOLDER)
+    whole = [frame for frame in _outputs(result) if len(frame) > 5 * 2**20]
+    assert whole and not any(frame[6] for frame in whole), errors
+    found = collect(read_result(result), store)
+    assert found.outcomes[0].winner and not found.unchecked and not found.refused
+    agent = tmp_path / FOLDER / "agent-x86_64-linux"
+    again = _run_alone(agent, tmp_path / FOLDER / "work.bin", tmp_path / FOLDER / NAME, dict(os.environ))
+    assert not again.returncode
+    assert load(tmp_path / FOLDER) == result, "a restart takes every record for complete"
+
+
+def test_finalists_that_shared_no_round_are_not_compared(result: bytes, store: Store) -> None:
+    frames = _frames(result)
+    for place, frame in enumerate(frames):
+        number, turn = struct.unpack_from("<II", frame + bytes(8), 1)
+        if frame[0] == CONSTANTS["TIMED"] and 0 < turn <= 20 and number % 2:
+            frames[place] = frame[:5] + struct.pack("<I", turn + 40) + frame[9:]
+    assert all(outcome.winner for outcome in collect(read_result(_joined(frames)), store).outcomes)
+
+
+def test_a_problem_that_cannot_be_judged_does_not_hinder_others(
+    result: bytes, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = _frames(result)
+    place = next(i for i, frame in enumerate(frames) if frame[0] == CONSTANTS["OUTPUT"] and len(frame) > 100)
+    frames[place] = frames[place][:-12] + bytes(4)
+    found = collect(read_result(_joined(frames)), store)
+    assert found.refused == (f"{PROBLEMS[0].label}: an output has a wrong size",)
+    assert found.unchecked
+    assert not _trials(store, found, PROBLEMS[0])
+    (outcome,) = found.outcomes
+    assert outcome.winner
+    for name, why in (("script.MOST_INPUT_BYTES", "too large"), ("collect.MOST_WORK", "too many outputs")):
+        with monkeypatch.context() as patch, Store.open(Path(store.location).with_name(f"{name}.sqlite")) as other:
+            patch.setattr(f"autotune.bundle.{name}", 1)
+            found = collect(read_result(result), other)
+            assert [why in told for told in found.refused] == [True, True]
+            assert not found.outcomes
+
+
+def test_a_result_without_its_note_says_what_to_do(result: bytes, store: Store) -> None:
+    frames = [frame for frame in _frames(result) if frame[0] != CONSTANTS["NOTE"]]
+    with pytest.raises(TableError) as raised:
+        collect(read_result(_joined(frames)), store)
+    assert "start run.sh again" in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layouts"),
+    [
+        ("OUTPUT", [struct.pack("<IBBQ", 0, 2, 0, 1)]),
+        ("OUTPUT", [struct.pack("<IBBQ", 0, 0, 9, 1)]),
+        ("OUTPUT", [struct.pack("<IBBQ", 0, 0, 0, 1)] * 65),
+        ("TIMED", [struct.pack("<III2Q", 0, 61, 1, 1, 1)]),
+        ("TIMED", [struct.pack("<III", 0, 1, 1) + struct.pack("<2Q", 1, 1) * 65]),
+        ("SOLVED", [struct.pack("<I", 10**6)]),
+    ],
+)
+def test_a_result_cannot_claim_more_than_an_agent_does(result: bytes, kind: str, layouts: list[bytes]) -> None:
+    frames = [bytes([CONSTANTS[kind]]) + layout + bytes(4) for layout in layouts]
+    with pytest.raises(TableError):
+        read_result(_joined([*_frames(result)[:2], *frames]))
+
+
+def test_a_problem_without_operations_gets_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GemmProblem, "flops", 0.0)
+    with Store.open(tmp_path / "empty.sqlite") as store:
+        requests = [Request(problem=problem) for problem in PROBLEMS]
+        make_bundle(tmp_path / "job.zip", device(limits=PHONE), requests, store, 0.2, algorithms=["naive"])
+    assert (tmp_path / "job.zip").exists()
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_an_archive_of_another_compression_is_refused(tmp_path: Path, how: int) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", how) as archive:
+        archive.writestr(NAME, b"x")
+    with pytest.raises(TableError, match="unusual way"):
+        load(tmp_path / "a.zip")
+
+
+def test_run_sh_says_that_it_is_to_be_started_again(tmp_path: Path) -> None:
+    script = Path(bundle.__file__).with_name("run.sh").read_bytes()
+    (tmp_path / "run.sh").write_bytes(script)
+    for name in ("agent-x86_64-linux", "agent-aarch64-linux"):
+        (tmp_path / name).write_text("#!/bin/sh\n[ $1 = version ] || exit 75\n")
+    done = subprocess.run(["sh", tmp_path / "run.sh"], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"work.bin is not in this folder" in done.stderr
+    (tmp_path / "work.bin").touch()
+    done = subprocess.run(["sh", tmp_path / "run.sh"], capture_output=True, check=False)
+    assert done.returncode == 75
+    assert b"not finished: start it again" in done.stderr
+
+
 @pytest.mark.parametrize("names", [[], ["a/result.bin", "b/result.bin"]])
 def test_an_archive_has_one_result(tmp_path: Path, names: list[str]) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
@@ -336,6 +461,11 @@ def test_what_a_bundle_needs_is_said(run: Run, tmp_path: Path) -> None:
     asked = ["bundle", "--device", "adreno", "-o", str(tmp_path / "job.zip")]
     assert "a bundle needs a time" in run([*asked, "--shape", "64,64,64"], 2).err
     assert "no shape given" in run([*asked, "--budget", "1m"], 2).err
+    asked += ["--budget", "1m", "--shape", "64,64,64"]
+    assert "--tokens is for a model" in run([*asked, "--tokens", "8"], 2).err
+    for place in (tmp_path, tmp_path / "missing" / "job.zip"):
+        assert "-o job.zip" in run([*asked, "-o", str(place)], 2).err
+    assert "there is no kernel family 'none'" in run(["collect", "x", "--family", "none"], 2).err
 
 
 def _run_alone(
@@ -364,7 +494,7 @@ def test_an_agent_refuses_work_and_results_that_are_not_its_own(job: Job, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def imitation(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], Path, bytes, bytes]:
+def imitation(tmp_path_factory: pytest.TempPathFactory) -> Imitation:
     """An agent that ends at a wrong access to memory, with a driver that does nothing; its work, and the result."""
     folder = tmp_path_factory.mktemp("imitation")
     driver = agents.fake_driver(folder / "libfake.so", *agents.SANITIZED)
@@ -406,9 +536,7 @@ def _changed(data: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("place", ["class/kgsl/kgsl-3d0", "class/thermal/thermal_zone7"])
-def test_a_hot_device_rests_until_it_is_cool(
-    imitation: tuple[dict[str, str], Path, bytes, bytes], tmp_path: Path, place: str
-) -> None:
+def test_a_hot_device_rests_until_it_is_cool(imitation: Imitation, tmp_path: Path, place: str) -> None:
     environment, agent, work, _ = imitation
     (tmp_path / "work").write_bytes(work)
     folder = tmp_path / place
@@ -424,9 +552,7 @@ def test_a_hot_device_rests_until_it_is_cool(
         assert running.wait(60) == 0
 
 
-def test_an_agent_survives_work_that_is_nonsense(
-    imitation: tuple[dict[str, str], Path, bytes, bytes], tmp_path: Path
-) -> None:
+def test_an_agent_survives_work_that_is_nonsense(imitation: Imitation, tmp_path: Path) -> None:
     environment, agent, work, _ = imitation
     for seed in range(MUTATIONS // 2):
         (tmp_path / "work").write_bytes(_changed(work, random.Random(seed)))
@@ -437,9 +563,7 @@ def test_an_agent_survives_work_that_is_nonsense(
         assert "Sanitizer" not in told and "runtime error" not in told, (seed, told)
 
 
-def test_an_agent_survives_a_result_that_is_nonsense(
-    imitation: tuple[dict[str, str], Path, bytes, bytes], tmp_path: Path
-) -> None:
+def test_an_agent_survives_a_result_that_is_nonsense(imitation: Imitation, tmp_path: Path) -> None:
     environment, agent, work, result = imitation
     (tmp_path / "work").write_bytes(work)
     for seed in range(MUTATIONS // 2):
@@ -449,3 +573,162 @@ def test_an_agent_survives_a_result_that_is_nonsense(
         told = done.stderr.decode("utf-8", "replace")
         assert done.returncode in (0, 1, 75), (seed, told)
         assert "Sanitizer" not in told and "runtime error" not in told, (seed, told)
+
+
+def _kinds(result: Path) -> Counter[str]:
+    names = {value: name for name, value in CONSTANTS.items() if 96 <= value < 110}
+    names[CONSTANTS["NOTE"]] = "NOTE"
+    return Counter(names[frame[0]] for frame in _frames(result.read_bytes()))
+
+
+def _imitated(imitation: Imitation, folder: Path, **more: str) -> "subprocess.CompletedProcess[bytes]":
+    environment, agent, work, _ = imitation
+    if not (folder / "work").exists():
+        (folder / "work").write_bytes(work)
+    return _run_alone(agent, folder / "work", folder / NAME, environment | more)
+
+
+def test_a_result_belongs_to_one_start_at_a_time(imitation: Imitation, tmp_path: Path) -> None:
+    *_, result = imitation
+    (tmp_path / NAME).write_bytes(result[:-3])
+    with (tmp_path / NAME).open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        done = _imitated(imitation, tmp_path)
+    assert done.returncode == 1
+    assert b"is in use by another run.sh" in done.stderr
+    assert (tmp_path / NAME).read_bytes() == result[:-3]
+    assert _imitated(imitation, tmp_path).returncode == 0
+
+
+def test_a_missing_note_is_written_again(imitation: Imitation, tmp_path: Path) -> None:
+    *_, result = imitation
+    (tmp_path / NAME).write_bytes(_joined(_frames(result)[:1]))
+    assert _imitated(imitation, tmp_path).returncode == 0
+    assert _kinds(tmp_path / NAME)["NOTE"] == 1
+    assert _imitated(imitation, tmp_path).returncode == 0
+    assert _kinds(tmp_path / NAME)["NOTE"] == 1
+    assert read_note(read_result(load(tmp_path)).note).tasks
+
+
+def test_a_restart_chooses_finalists_by_the_median(imitation: Imitation, tmp_path: Path) -> None:
+    *_, result = imitation
+    kept, times, ends = [], {}, _first_trials(result)
+    for frame in _frames(result):
+        number, turn = struct.unpack_from("<II", frame + bytes(8), 1)
+        if frame[0] == CONSTANTS["TIMED"] and not turn and number < ends:
+            times[number] = 10**6 + 1000 * number
+            samples = (3 * 10**6 - times[number], 0, times[number], 0, times[number], 0)
+            kept.append(struct.pack("<BIII6Q", frame[0], number, 0, 1, *samples) + bytes(4))
+        elif frame[0] in (CONSTANTS["RESULT"], CONSTANTS["NOTE"], CONSTANTS["CHOSEN"]):
+            kept.append(frame)
+    assert len(times) > 16
+    kept.append(struct.pack("<BQ", CONSTANTS["SPENT"], 10**6) + bytes(4))
+    (tmp_path / NAME).write_bytes(_joined(kept))
+    assert _imitated(imitation, tmp_path).returncode == 0
+    raced = {
+        struct.unpack_from("<I", frame, 1)[0]
+        for frame in _frames((tmp_path / NAME).read_bytes())
+        if frame[0] == CONSTANTS["TIMED"] and frame[5:9] != bytes(4)
+    }
+    raced = {number for number in raced if number < ends}
+    assert set(sorted(times)[: len(raced) - 1]) <= raced
+    assert 2 < len(raced) < len(times)
+
+
+def _first_trials(result: bytes) -> int:
+    """Return the number of trials of the first problem."""
+    note = next(frame for frame in _frames(result) if frame[0] == CONSTANTS["NOTE"])
+    return len(read_note(note[1:-4]).tasks[0].configurations)
+
+
+def test_no_trial_is_in_hand_while_another_is_set_up(imitation: Imitation) -> None:
+    in_hand = None
+    for frame in _frames(imitation[3]):
+        if frame[0] == CONSTANTS["BEGUN"]:
+            assert in_hand is None
+            in_hand = frame[1:5]
+        elif frame[0] in {CONSTANTS[name] for name in ("TIMED", "FAILED", "CHECKED", "DROPPED")}:
+            in_hand = None
+
+
+def test_more_defaults_than_finalists_overflow_nothing(imitation: Imitation, tmp_path: Path) -> None:
+    frames = _frames(imitation[2])
+    trials = [place for place, frame in enumerate(frames) if frame[0] == CONSTANTS["TRIAL"]]
+    for place in trials:
+        frames[place] = bytes([CONSTANTS["TRIAL"], CONSTANTS["KIND_DEFAULT"]]) + frames[place][2:]
+    (tmp_path / "work").write_bytes(b"".join(len(frame).to_bytes(4, "little") + frame for frame in frames))
+    _set_budget(tmp_path / "work", 10.0)
+    done = _imitated(imitation, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert _kinds(tmp_path / NAME)["BUILT"] > 2 * 16
+
+
+def test_a_query_that_ends_the_agent_costs_only_its_answer(imitation: Imitation, tmp_path: Path) -> None:
+    assert _imitated(imitation, tmp_path, AUTOTUNE_FAKE_CRASH="0x1002").returncode == 0
+    told = {frame[9:13] for frame in _frames((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["TOLD"]}
+    assert told >= {struct.pack("<I", query) for query in (0x102B, 0x102C, 0x102F)}
+    assert struct.pack("<I", 0x1002) not in told
+    (tmp_path / NAME).unlink()
+    done = _imitated(imitation, tmp_path, AUTOTUNE_FAKE_CRASH="0x102C")
+    assert done.returncode == 1
+    assert b"does not tell what the device is" in done.stderr
+    assert not _kinds(tmp_path / NAME)["CHOSEN"]
+    assert _imitated(imitation, tmp_path).returncode == 0, "a later start asks again"
+
+
+def test_facts_that_end_the_agent_are_told_as_such(imitation: Imitation, tmp_path: Path) -> None:
+    assert _imitated(imitation, tmp_path, AUTOTUNE_FAKE_CRASH="0x11B0").returncode == 0
+    failed = [frame for frame in _frames((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["FAILED"]]
+    assert failed
+    assert {(frame[5], frame[7]) for frame in failed} == {(CONSTANTS["FAILED_ENDED"], CONSTANTS["FACTS"])}
+
+
+def test_few_of_the_outputs_that_differ_in_every_run_come_along(imitation: Imitation, tmp_path: Path) -> None:
+    assert _imitated(imitation, tmp_path, AUTOTUNE_FAKE_COUNTS="1").returncode == 0
+    runs: dict[bytes, list[int]] = defaultdict(list)
+    for frame in _outputs((tmp_path / NAME).read_bytes()):
+        runs[frame[1:7]].append(len(frame) > 100)
+    assert max(map(len, runs.values())) > 4
+    assert max(map(sum, runs.values())) == 4
+
+
+def test_agents_hold_no_links_of_each_other_and_none_is_left(imitation: Imitation, tmp_path: Path) -> None:
+    environment, agent, work, _ = imitation
+    (tmp_path / "work").write_bytes(work)
+    _set_budget(tmp_path / "work", 600.0)
+    command, environment = [agent, tmp_path / "work", tmp_path / NAME], environment | {"AUTOTUNE_FAKE_SLOW": "1"}
+    found: list[int] = []
+    deadline = time.monotonic() + 30
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as running:
+        try:
+            while len(found) < 2 or not all(_pipes(pid) for pid in found) or _pipes(found[0]) & _pipes(found[1]):
+                assert time.monotonic() < deadline
+                found = [pid for pid in _processes() if _parent(pid) == running.pid]
+        finally:
+            running.terminate()
+    assert running.returncode == 75
+    while any(_parent(pid) for pid in found):
+        assert time.monotonic() < deadline + 30
+        time.sleep(0.05)
+
+
+def _pipes(pid: int) -> set[str]:
+    """Return the pipes that a process holds; none if it has ended."""
+    try:
+        held = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:
+        return set()
+    return {name for name in held if name.startswith("pipe:")}
+
+
+def _processes() -> list[int]:
+    return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+
+
+def _parent(pid: int) -> int:
+    """Return the parent of a process, 0 if it has ended."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return 0
+    return 0 if state == "Z" else int(parent)

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -558,3 +559,22 @@ def test_init_guesses_what_the_source_leaves_to_its_build(folder: Path) -> None:
     assert file.outputs == ["dst"], "through a pointer made from it"
     assert file.arguments["near"].local == "4 * block_size_x * block_size_y"
     assert "# check this: its type is pair" in text and "(--kernel NAME): other" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kernel void a(int x, " * 400,
+        "kernel " * 5000,
+        "kernel void " * 5000 + "{",
+        "kernel void (((( " * 5000 + "{",
+        ("kernel void" + " a(" * 1200 + "{") * 20,
+        ("kernel void " + "a))" * 1300 + "{") * 20,
+    ],
+)
+def test_a_source_that_is_made_to_hang_the_draft_is_refused_at_once(tmp_path: Path, text: str) -> None:
+    (tmp_path / "hostile.cl").write_text(text)
+    began = time.process_time()
+    with pytest.raises(UsageError, match="defines no kernel"):
+        draft(tmp_path / "hostile.cl")
+    assert time.process_time() - began < 5.0

@@ -1,6 +1,7 @@
 """Products of language models against published totals, and headers of GGUF files, good and hostile."""
 
 import json
+import os
 import struct
 from collections import Counter
 from pathlib import Path
@@ -188,3 +189,13 @@ def test_hostile_headers(tmp_path: Path, data: bytes, message: str) -> None:
     with pytest.raises(UsageError, match=f"model.gguf: .*{message}|{message}") as refused:
         gguf_products(path, 1)
     assert str(path) in refused.value.message
+
+
+def test_a_model_from_a_pipe_is_refused_with_a_reason() -> None:
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(UsageError, match=r"cannot be read: (?!None)\w"):
+            read_header(Path(f"/proc/self/fd/{reading}"))
+    finally:
+        os.close(reading)
+        os.close(writing)

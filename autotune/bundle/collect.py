@@ -6,7 +6,7 @@ only what was right can win.
 
 import hashlib
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from autotune.bundle.note import Task, read_note
 from autotune.bundle.result import Failed, Record, Result, Timed
-from autotune.bundle.script import read_back
+from autotune.bundle.script import read_back, too_large
 from autotune.device.agent.frames import CONSTANTS, RefusedCommand, how_ended
 from autotune.device.agent.recording import described
 from autotune.device.agent.status import CODES
@@ -37,8 +37,8 @@ from autotune.search.knowledge import FailureCounts, Knowledge
 from autotune.space.family import Case
 from autotune.store import Store
 
-MOST_INPUT_BYTES = 2**33
-"""Of one problem, which are drawn again here: a result may claim anything."""
+MOST_WORK = 2.0**48
+"""Floating point operations of a problem, times its outputs to be judged."""
 
 _BUILDS = {CONSTANTS[name] for name in ("BUILD", "LOAD", "KERNELS")}
 _INVALID = {CODES[name] for name in ("INVALID_WORK_GROUP_SIZE", "INVALID_WORK_ITEM_SIZE")}
@@ -55,7 +55,9 @@ class Collected:
     device: Device
     outcomes: tuple[Outcome, ...]
     unchecked: int
-    """Trials that were timed, but whose outputs did not come along; they are not stored."""
+    """Trials that were timed, but cannot be judged, as when outputs did not come along; they are not stored."""
+    refused: tuple[str, ...]
+    """Problems of which nothing is stored, and why."""
     seconds: float
     """Device time."""
     is_finished: bool
@@ -66,21 +68,37 @@ def collect(result: Result, store: Store) -> Collected:
 
     Raises TableError for a result that no agent writes, DeviceSelectionError when it does not describe its device.
     """
+    if not result.note:
+        raise TableError(
+            "it does not tell what work it is of", hint="start run.sh again where it ran, and collect the result again"
+        )
     note = read_note(result.note)
     if result.chosen is None:
         raise TableError("no device was found where the bundle ran")
     device = with_checkup(described(result.told, result.chosen, result.cpuinfo), store)
     timer = _timer(result)
-    outcomes, unchecked, first = [], 0, 0
+    outcomes: list[Outcome] = []
+    refused: list[str] = []
+    unchecked, first = 0, 0
     for number, task in enumerate(note.tasks):
         records = {k: result.records[first + k] for k in range(len(task.configurations)) if first + k in result.records}
-        collecting = _Collecting(device, task, records, result.contents, store, timer, f"{result.name.hex()} {number}")
-        outcomes.append(collecting.outcome(is_finished=number in result.solved))
-        unchecked += collecting.unchecked
+        name = f"{result.name.hex()} {number}"
+        try:
+            collecting = _Collecting(device, task, records, result.contents, store, timer, name)
+            outcomes.append(collecting.outcome(is_finished=number in result.solved))
+            unchecked += collecting.unchecked
+        except TableError as error:
+            refused.append(f"{task.problem.label}: {error.message}")
+            unchecked += sum(bool(record.timed) for record in records.values())
         first += len(task.configurations)
     is_finished = len(result.solved) == len(note.tasks)
     return Collected(
-        device=device, outcomes=tuple(outcomes), unchecked=unchecked, seconds=result.spent_s, is_finished=is_finished
+        device=device,
+        outcomes=tuple(outcomes),
+        unchecked=unchecked,
+        refused=tuple(refused),
+        seconds=result.spent_s,
+        is_finished=is_finished,
     )
 
 
@@ -106,47 +124,63 @@ class _Checks:
     def __init__(
         self, task: Task, knowledge: Knowledge, records: Mapping[int, Record], contents: Mapping[int, memoryview]
     ) -> None:
-        """`contents` are those of outputs by digest."""
+        """Judge all outputs; `contents` are those by digest.
+
+        Raises TableError for outputs of a wrong size, and for a problem that is too large to be judged here.
+        """
         self._task = task
         self._knowledge = knowledge
         self._records = records
         self._contents = contents
-        self._ratios: dict[object, float] = {}
+        self._ratios = [self._judge_all(check) for check in range(len(task.seeds))]
 
     def ratio(self, number: int) -> float | None:
         """Return the largest error over tolerance of a trial's outputs, infinity for stray writes.
 
         None unless some of its outputs of the first check came along.
         """
-        found = self._ratios_of(number, 0)
-        both = [*found, *self._ratios_of(number, 1)]
+        found = self._ratios[0].get(number, [])
+        both = [*found, *self._ratios[1].get(number, [])]
         return max(both, key=lambda ratio: (not ratio <= 1.0, ratio)) if found else None
 
     def count(self, number: int) -> int:
         """Return how many runs of a trial were judged."""
-        return len(self._ratios_of(number, 0)) + len(self._ratios_of(number, 1))
+        return sum(len(of_check.get(number, [])) for of_check in self._ratios)
 
-    def _ratios_of(self, number: int, check: int) -> list[float]:
-        """Return the error over tolerance of each run of a check whose outputs came along."""
-        outputs = self._records[number].outputs
-        plan = self._knowledge.plan(self._task.configurations[number])
-        found = []
-        for digests in zip(*(outputs[check, place] for place in range(len(read_back(plan)))), strict=False):
-            parts = [part for digest in digests if (part := self._contents.get(digest)) is not None]
-            if len(parts) < len(digests):
-                continue
-            key = (check, plan.buffers, digests)
-            if key not in self._ratios:
-                self._ratios[key] = self._judged(check, plan, parts)
-            found.append(self._ratios[key])
+    def _judge_all(self, check: int) -> dict[int, list[float]]:
+        """Return for each trial the error over tolerance of each run of a check whose outputs came along."""
+        judged: dict[object, float] = {}
+        found: dict[int, list[float]] = {}
+        case: Case | None = None  # large: only one at a time
+        for number, record in self._records.items():
+            plan = self._knowledge.plan(self._task.configurations[number])
+            places = [record.outputs.get((check, place), []) for place in range(len(read_back(plan)))]
+            for digests in zip(*places, strict=False):
+                parts = [part for digest in digests if (part := self._contents.get(digest)) is not None]
+                if len(parts) < len(digests):
+                    continue
+                key = (plan.buffers, digests)
+                if key not in judged:
+                    case = case or self._case(check)
+                    judged[key] = self._judged(case, plan, parts)
+                    if len(judged) * self._task.problem.flops > MOST_WORK:
+                        raise TableError("it has too many outputs to be judged here")
+                found.setdefault(number, []).append(judged[key])
         return found
 
-    def _judged(self, check: int, plan: Plan, parts: list[memoryview]) -> float:
+    def _case(self, check: int) -> Case:
+        task, knowledge = self._task, self._knowledge
+        reason = too_large(knowledge.plan(task.configurations[0]))
+        if reason:
+            raise TableError(f"it is too large to be judged here: {reason}")
+        return knowledge.family.make_case(task.problem, task.seeds[check])
+
+    def _judged(self, case: Case, plan: Plan, parts: list[memoryview]) -> float:
         values: dict[str, NDArray[Any]] = {}
         for buffer, part in zip(read_back(plan), parts, strict=True):
             whole = next(b for b in plan.buffers if b.name == buffer.name)
             if len(part) != buffer.size_bytes:
-                raise TableError(f"an output of {self._task.problem.label} has a wrong size")
+                raise TableError("an output has a wrong size")
             found = np.frombuffer(part, NUMPY_TYPES[buffer.dtype])
             if found[whole.elements :].tobytes() not in (b"", canary(buffer.dtype).tobytes()):
                 return float("inf")
@@ -154,14 +188,7 @@ class _Checks:
                 return float("inf")
             if whole.role is Role.OUTPUT:
                 values[buffer.name] = found[: whole.elements]
-        return self._cases[check].error_ratio(values)
-
-    @cached_property
-    def _cases(self) -> list[Case]:
-        task, knowledge = self._task, self._knowledge
-        if sum(b.size_bytes for b in knowledge.plan(task.configurations[0]).buffers) > MOST_INPUT_BYTES:
-            raise TableError(f"{task.problem.label} is too large to be checked here")
-        return [knowledge.family.make_case(task.problem, seed) for seed in task.seeds]
+        return case.error_ratio(values)
 
 
 class _Collecting:
@@ -192,8 +219,15 @@ class _Collecting:
     def outcome(self, *, is_finished: bool) -> Outcome:
         """Store the trials, decide and store the winner."""
         resumed = len(self._knowledge.resumed)
-        right = [number for number, trial in self._search_trials() if trial.state is TrialState.COMPLETE]
-        winner = self._decide(right)
+        trials = {number: self._trial(number, record) for number, record in self._records.items()}
+        right = [number for number, trial in trials.items() if trial and trial.state is TrialState.COMPLETE]
+        finals = {number: final for number in right if (final := self._final(number))}
+        for number, trial in trials.items():  # nothing is stored before all was judged
+            self.unchecked += trial is None and bool(self._records[number].timed)
+            if trial and self._keep(trial, "search", number):
+                self._trials += 1
+                self._failures.count(trial)
+        winner = self._decide(finals) if finals else self._knowledge.record_provisional() if right else None
         return Outcome(
             request=self._task.request,
             winner=winner,
@@ -204,25 +238,18 @@ class _Collecting:
             is_finished=is_finished,
         )
 
-    def _search_trials(self) -> Iterator[tuple[int, Trial]]:
-        """Yield the trials that could be judged, once stored."""
-        for number, record in self._records.items():
-            trial = self._trial(number, record)
-            if trial is None:
-                self.unchecked += bool(record.timed)
-                continue
-            self._trials += 1
-            self._failures.count(trial)
-            self._keep(trial, "search", number)
-            yield number, trial
-
-    def _keep(self, trial: Trial, purpose: str, number: int) -> None:
+    def _keep(self, trial: Trial, purpose: str, number: int) -> bool:
+        """Store and learn from a trial. Returns False if that was done before."""
         knowledge, samples = self._knowledge, len(trial.measurement.samples_ns) if trial.measurement else 0
         name = f"{self._name} {number} {purpose} {trial.state.value} {samples}"
         identity = hashlib.sha256(name.encode()).hexdigest()[:32]
         provenance = knowledge.provenance(trial.configuration)
-        self._store.add_trial(knowledge.device, knowledge.problem, trial, provenance, purpose, identity=identity)
-        knowledge.learn(trial)
+        is_new = self._store.add_trial(
+            knowledge.device, knowledge.problem, trial, provenance, purpose, identity=identity
+        )
+        if is_new:
+            knowledge.learn(trial)
+        return is_new
 
     def _trial(self, number: int, record: Record) -> Trial | None:
         """Return the trial of a candidate; None if it was not begun, or cannot be judged."""
@@ -283,7 +310,7 @@ class _Collecting:
         times_ns = tuple(sample.by(self._timer) for sample in samples)
         time_ns = statistics.median(times_ns)
         if self._task.problem.flops / min(times_ns) * 1e9 > MAX_FLOPS_PER_SECOND:
-            raise TableError(f"{min(times_ns):g} ns for {self._task.problem.label} is faster than any device")
+            raise TableError(f"{min(times_ns):g} ns is faster than any device")
         build_ns, limit, private_bytes = record.built
         return Measurement(
             time_ns=time_ns,
@@ -299,27 +326,30 @@ class _Collecting:
 
     # The race
 
-    def _decide(self, right: list[int]) -> Winner | None:
+    def _final(self, number: int) -> Trial | None:
+        """Return the trial of a right candidate in the race; None if it took no part."""
+        rounds = self._rounds(number)
+        if not rounds:
+            return None
+        return Trial(
+            configuration=self._task.configurations[number],
+            state=TrialState.COMPLETE,
+            measurement=self._measurement(self._records[number], rounds, self._checks.ratio(number) or 0.0),
+            seed=self._task.seeds[0],
+        )
+
+    def _decide(self, finals: Mapping[int, Trial]) -> Winner:
         """Return the winner by the rounds of the race; one measured before that took no part and is faster stays."""
         times: dict[Configuration, dict[int, float]] = {}
         samples: dict[Configuration, int] = {}
-        for number in right:
-            rounds = self._rounds(number)
-            if not rounds:
-                continue
-            configuration = self._task.configurations[number]
-            final = self._measurement(self._records[number], rounds, self._checks.ratio(number) or 0.0)
-            trial = Trial(
-                configuration=configuration, state=TrialState.COMPLETE, measurement=final, seed=self._task.seeds[0]
-            )
+        for number, trial in finals.items():
             self._keep(trial, "final", number)
-            times[configuration] = {
-                one.round: statistics.median(sample.by(self._timer) for sample in _samples(one)) for one in rounds
+            times[trial.configuration] = {
+                one.round: statistics.median(sample.by(self._timer) for sample in _samples(one))
+                for one in self._rounds(number)
             }
-            samples[configuration] = len(final.samples_ns)
+            samples[trial.configuration] = len(trial.measurement.samples_ns) if trial.measurement else 0
         knowledge, incumbent = self._knowledge, self._knowledge.incumbent
-        if not times:
-            return knowledge.record_provisional() if right else None
         decision = self._decision(times, incumbent.configuration if incumbent else None)
         time_ns = statistics.median(times[decision.configuration].values())
         took_no_part = incumbent and incumbent.source == "measured" and incumbent.configuration not in times
@@ -339,6 +369,7 @@ class _Collecting:
         self, times: Mapping[Configuration, Mapping[int, float]], incumbent: Configuration | None
     ) -> significance.Decision:
         knowledge = self._knowledge
+        times = _comparable(times, knowledge.default)
         if max(len(rounds) for rounds in times.values()) < significance.LOOKS[0]:
             return significance.decide_early(times, knowledge.default)
         return significance.decide(times, knowledge.default, incumbent, baseline=knowledge.family.baseline)
@@ -347,3 +378,15 @@ class _Collecting:
         """Return the rounds of a trial in the race, without those of an impossible number."""
         timed = self._records[number].timed
         return [timed[turn] for turn in sorted(timed) if 0 < turn <= significance.LOOKS[-1]]
+
+
+def _comparable(times: significance.Times, default: Configuration) -> significance.Times:
+    """Return the finalists of which each two shared a round: the default, then those with most rounds.
+
+    Others took part in different starts of the agent, as when one start chose other finalists than the next.
+    """
+    kept: dict[Configuration, Mapping[int, float]] = {}
+    for configuration in sorted(times, key=lambda c: (c != default, -len(times[c]))):
+        if all(times[configuration].keys() & rounds.keys() for rounds in kept.values()):
+            kept[configuration] = times[configuration]
+    return kept

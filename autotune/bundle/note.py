@@ -70,7 +70,7 @@ def read_note(data: bytes) -> Note:
     if head.code != code_version():
         raise TableError(
             "the bundle was made by another version of autotune, or with other kernels of your own",
-            hint="collect its result with that version",
+            hint="collect its result with that version; for a kernel of your own, with --family FILE",
         )
     tasks = tuple(_read_task(node) for node in root.member("tasks").items(MOST_TASKS, 1))
     return Note(**{field.name: getattr(head, field.name) for field in dataclasses.fields(head)}, tasks=tasks)

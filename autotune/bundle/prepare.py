@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from autotune.bundle.note import MOST_CANDIDATES, MOST_TASKS, Task, note_for
-from autotune.bundle.script import Candidates, Share, write_work
+from autotune.bundle.script import Candidates, Share, read_back, too_large, write_work
 from autotune.device.links.toolchains import ANDROID, LINUX, build_agent, can_build
-from autotune.errors import UsageError
+from autotune.errors import ProblemError, UsageError
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
@@ -59,21 +59,30 @@ def make_bundle(
     *,
     algorithms: Sequence[str] = (),
     seed: int = 0,
-    listener: Callable[[Request, int], None] = lambda *_: None,
+    listener: Callable[[Request, int | str], None] = lambda *_: None,
 ) -> list[str]:
     """Write a bundle for a device that need not be there, and return the names of the agents in it.
 
-    `listener` is called for each problem with the number of its candidates. Raises DeviceSelectionError when no agent
-    can be built, UsageError when the file cannot be written, ProblemError for a problem without candidates.
+    `listener` is called for each problem with the number of its candidates, or why it is left out. Raises
+    DeviceSelectionError when no agent can be built, UsageError when the file cannot be written, ProblemError for a
+    problem without candidates, or when all problems are left out.
     """
     if len(requests) > MOST_TASKS:
         raise UsageError(f"a bundle has at most {MOST_TASKS} shapes")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UsageError(f"{path}: is no file in a folder that exists", hint="-o job.zip")
     agents = _agents()
     count = min(MOST, MOST_CANDIDATES, max(FEWEST, round(TRIALS_PER_S * seconds / len(requests))))
-    chosen = []
+    fitting, chosen = [], []
     for request in requests:
-        chosen.append(candidates_of(device, request.problem, store, count, algorithms, seed))
-        listener(request, len(chosen[-1].all))
+        candidates = candidates_of(device, request.problem, store, count, algorithms, seed)
+        reason = too_large(candidates.task.plan(candidates.all[0]))
+        listener(request, reason or len(candidates.all))
+        if not reason:
+            fitting.append(request)
+            chosen.append(candidates)
+    if not chosen:
+        raise ProblemError("no shape can be tuned by a bundle")
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as bundle:
@@ -81,8 +90,8 @@ def make_bundle(
                 bundle.writestr(_member(f"agent-{name}", 0o755), program.read_bytes())
             bundle.writestr(_member("run.sh", 0o755), _SCRIPT.read_bytes())
             with bundle.open(_member("work.bin", 0o644), "w", force_zip64=True) as file:
-                parts = zip(chosen, _shares(device, requests, chosen), strict=True)
-                note = note_for(device.slug, seconds, [_task(*both) for both in zip(requests, chosen, strict=True)])
+                parts = zip(chosen, _shares(device, fitting, chosen), strict=True)
+                note = note_for(device.slug, seconds, [_task(*both) for both in zip(fitting, chosen, strict=True)])
                 write_work(file, note, parts, is_cpu=device.limits.is_cpu, budget_s=seconds)
         draft.replace(path)
     except OSError as error:
@@ -150,17 +159,18 @@ def _task(request: Request, candidates: Candidates) -> Task:
 
 
 def _shares(device: Device, requests: Sequence[Request], chosen: Sequence[Candidates]) -> list[Share]:
-    """Return what each problem gets: half of the time in equal parts, half by the root of all its operations."""
-    works = [math.sqrt(request.calls * request.problem.flops) for request in requests]
+    """Return what each problem gets: time in equal parts, and by the root of all operations; space by size."""
+    works = [math.sqrt(request.calls * max(1.0, request.problem.flops)) for request in requests]
     weights = [1 / len(works) + work / sum(works) for work in works]
+    outputs = [sum(b.size_bytes for b in read_back(c.task.plan(c.all[0]))) for c in chosen]
     memory = FINALISTS_MEMORY * device.limits.global_memory_bytes
     return [
         Share(
             weight=max(1, round(1e6 * weight)),
             finalists=max(2, min(FINALISTS + 1, int(memory / _size_bytes(candidates)))),
-            output_bytes=RESULT_BYTES // len(works),
+            output_bytes=RESULT_BYTES * output // sum(outputs),
         )
-        for weight, candidates in zip(weights, chosen, strict=True)
+        for weight, candidates, output in zip(weights, chosen, outputs, strict=True)
     ]
 
 

@@ -1,5 +1,6 @@
 """What an agent found alone, read as hostile input: every record is checked, and no path in an archive is used."""
 
+import lzma
 import struct
 import zipfile
 import zlib
@@ -8,12 +9,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autotune.bundle.note import MOST_TASKS
 from autotune.device.agent.frames import CONSTANTS, GREETING, MAX_TEXT, printable
 from autotune.errors import TableError
+from autotune.search.significance import LOOKS
 
 MOST_BYTES = 2**30
 """Of a result; what an agent writes stays far below (`prepare.RESULT_BYTES`, and finalists)."""
 MOST_TRIALS = 2**20
+MOST_SAMPLES = 64
+MOST_RUNS = 64
+"""Of a check of one trial."""
+MOST_OUTPUTS = 8
+"""Outputs of a kernel, and other buffers that a check reads."""
 NAME = "result.bin"
 
 _KINDS = {
@@ -83,8 +91,10 @@ def load(path: Path) -> bytes:
             return _from_archive(path)
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
-    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
-        raise TableError(f"{path}: cannot be read: {error}") from error
+    except (OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError,
+            ValueError) as error:  # fmt: skip
+        told = error.strerror if isinstance(error, OSError) else ""
+        raise TableError(f"{path}: cannot be read: {told or error}") from error
     return _bounded(data)
 
 
@@ -94,6 +104,8 @@ def _from_archive(path: Path) -> bytes:
         found = [info for info in archive.infolist() if info.filename.rpartition("/")[2] == NAME]
         if len(found) != 1:
             raise TableError(f"{path}: has {len(found) or 'no'} files named {NAME}", hint="give the right one itself")
+        if found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise TableError(f"{path}: is compressed in an unusual way", hint="unpack it, and give the file itself")
         with archive.open(found[0]) as file:
             return _bounded(file.read(MOST_BYTES + 1))
 
@@ -178,13 +190,18 @@ def _take_built(result: Result, payload: memoryview) -> None:
 
 def _take_output(result: Result, payload: memoryview) -> None:
     _, check, number, digest = struct.unpack_from("<IBBQ", payload)
-    _record(result, payload).outputs[check, number].append(digest)
+    digests = _record(result, payload).outputs[check, number]
+    if check > 1 or number > MOST_OUTPUTS or len(digests) >= MOST_RUNS:
+        raise TableError("a trial has too many outputs")
+    digests.append(digest)
     if len(payload) > 14:
         result.contents[digest] = payload[14:]
 
 
 def _take_timed(result: Result, payload: memoryview) -> None:
     _, turn, calls = struct.unpack_from("<III", payload)
+    if turn > LOOKS[-1] or len(payload) > 12 + 16 * MOST_SAMPLES:
+        raise TableError("a trial was timed too often")
     samples = tuple((host, event) for host, event in struct.iter_unpack("<QQ", payload[12:]))
     if not calls or not samples or any(not 0 < host < 2**60 or event >= 2**60 for host, event in samples):
         raise TableError("a trial was timed without a time")
@@ -202,7 +219,10 @@ def _take_spent(result: Result, payload: memoryview) -> None:
 
 
 def _take_solved(result: Result, payload: memoryview) -> None:
-    result.solved.add(*struct.unpack("<I", payload))
+    (number,) = struct.unpack("<I", payload)
+    if number >= MOST_TASKS:
+        raise TableError(f"there is no problem {number}")
+    result.solved.add(number)
 
 
 def _take_begun(result: Result, payload: memoryview) -> None:

@@ -7,6 +7,10 @@ aarch64 | arm64 | armv8*) names="arm64-v8a aarch64-linux armeabi-v7a armv7-linux
 arm*) names="armeabi-v7a armv7-linux" ;;
 *) names="x86_64-linux x86_64" ;;
 esac
+[ -f work.bin ] || {
+    echo "work.bin is not in this folder: unpack the whole bundle" >&2
+    exit 1
+}
 for name in $names; do
     agent=./agent-$name
     [ -f "$agent" ] || continue
@@ -20,6 +24,7 @@ for name in $names; do
     "$agent" work.bin result.bin
     status=$?
     [ $status = 0 ] && echo "done: $PWD/result.bin, for autotune collect"
+    [ $status = 75 ] && echo "not finished: start it again to go on" >&2
     exit $status
 done
 echo "no agent in this folder runs here (uname -m: $(uname -m)); on Android it must be below /data/local/tmp" >&2

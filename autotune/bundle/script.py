@@ -27,6 +27,10 @@ _ELEMENTS = {
 }  # fmt: skip
 _TYPE_CPU, _TYPE_OTHER = 0b10, 0xFFFFFFFF & ~0b11  # the lowest bit marks a default
 NAME_BYTES = 16
+MOST_INPUT_BYTES = 2**31
+"""Of one problem, which are drawn again where its result is collected: a result may claim anything."""
+MOST_OUTPUT_BYTES = CONSTANTS["MAX_FRAME_BYTES"] - 2**13
+"""Of a buffer that is compared; a result has it in one record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +174,15 @@ class _Script:
         port.run(port.bind(kernels, plan.launches, place.memory, loaded.case.scalars), has_events=False)
         for buffer in read_back(plan):
             port.read(place.memory[buffer.name], np.empty(buffer.elements, NUMPY_TYPES[buffer.dtype]))
+
+
+def too_large(plan: Plan) -> str:
+    """Return why outputs of a problem with such a plan cannot be judged where a result is collected, or nothing."""
+    if sum(buffer.size_bytes for buffer in plan.buffers) > MOST_INPUT_BYTES:
+        return f"its buffers have more than {MOST_INPUT_BYTES / 2**30:g} GiB"
+    if any(buffer.size_bytes > MOST_OUTPUT_BYTES for buffer in read_back(plan)):
+        return f"an output has more than {MOST_OUTPUT_BYTES / 2**20:.0f} MiB"
+    return ""
 
 
 def read_back(plan: Plan) -> list[Buffer]:

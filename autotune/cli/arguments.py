@@ -217,9 +217,7 @@ SHAPES = repeated(
     "or CSV with the header m,n,k,calls,label; or a model in a GGUF file, of which the header is read",
     type=Path,
 )
-TOKENS = integer(
-    "--tokens", 1, 2**20, "of a model's step: 1 when it writes, more when it reads a prompt (1)", default=1
-)
+TOKENS = integer("--tokens", 1, 2**20, "of a model's step: 1 when it writes, more when it reads a prompt (1)")
 DATABASE = argument(
     "--db",
     metavar="X",

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from autotune.cli.arguments import BUNDLED, DATABASE, JSON, QUIET, WIDE, argument, command
+from autotune.cli.arguments import BUNDLED, DATABASE, JSON, QUIET, WIDE, argument, command, family
 from autotune.cli.output import print_result, require_winners, tell
 from autotune.cli.run import check_algorithms, wanted_requests
 from autotune.errors import ProblemError, UsageError
@@ -32,8 +32,10 @@ def bundle_command(options: argparse.Namespace) -> int:
     from autotune.kernels.presets import fitting
     from autotune.store import Store
 
-    def chosen(request: Request, count: int) -> None:
-        if not options.quiet:
+    def chosen(request: Request, count: int | str) -> None:
+        if isinstance(count, str):
+            tell(f"left out: {request.problem.label}: {count}")
+        elif not options.quiet:
             tell(f"{request.problem.label}: {count} candidates")
 
     with Store.open(options.db) as store:
@@ -66,10 +68,11 @@ def bundle_command(options: argparse.Namespace) -> int:
 
 @command(
     argument("result", metavar="RESULT", type=Path, help="result.bin, or the folder or ZIP archive that it is in"),
+    family("that of your own kernel which the bundle tunes", default=None),
     WIDE,
     DATABASE,
     JSON,
-    examples=("collect result.bin", "collect artifacts.zip --db phone.sqlite"),
+    examples=("collect result.bin", "collect artifacts.zip --db phone.sqlite", "collect result.bin --family own.toml"),
 )
 def collect_command(options: argparse.Namespace) -> int:
     """Check what a bundle found, and store and report it like the results of a run."""
@@ -83,8 +86,10 @@ def collect_command(options: argparse.Namespace) -> int:
     with Store.open(options.db) as store:
         found = collect(result, store)
         learn(store, found.device, found.outcomes)
+    for message in found.refused:
+        tell(f"not stored: {message}")
     if found.unchecked:
-        tell(f"{found.unchecked} candidates were timed, but too slow to send their outputs home: not stored")
+        tell(f"{found.unchecked} candidates were timed, but cannot be checked here: not stored")
     if not found.is_finished:
         tell("the work was not finished: start run.sh again where it ran, and collect the result again")
     print_failures(found.outcomes, found.device.slug, sys.stderr if options.json else sys.stdout)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import JSON, QUIET, SERVER, WANTED, WIDE, command, flag, integer
 from autotune.cli.interrupts import STOPPED
-from autotune.cli.models import lines_of_shapes
+from autotune.cli.models import lines_of_shapes, tokens_of
 from autotune.cli.output import print_json, print_result, standard_error, tell
 from autotune.errors import AutotuneError, UsageError
 
@@ -123,9 +123,10 @@ def submitted(client: "Client", options: argparse.Namespace) -> dict[str, Any]:
 
     Raises UsageError when a file cannot be read.
     """
+    tokens = tokens_of(options.tokens, options.shapes)
     job = client.submit(
         options.device,
-        shapes=[*options.shape, *(line for path in options.shapes for line in lines_of_shapes(path, options.tokens))],
+        shapes=[*options.shape, *(line for path in options.shapes for line in lines_of_shapes(path, tokens))],
         presets=options.preset,
         family=options.family,
         trials=options.trials,

@@ -1,13 +1,22 @@
 """The products of models in GGUF files, for the commands that take files of shapes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.cli.output import tell
+from autotune.errors import UsageError
 from autotune.model.trial import Request
 
 
 def is_model(path: Path) -> bool:
     return path.suffix.lower() == ".gguf"
+
+
+def tokens_of(tokens: int | None, files: Sequence[Path]) -> int:
+    """Return the tokens of a step, 1 unless asked for. Raises UsageError where they are asked for without a model."""
+    if tokens and not any(map(is_model, files)):
+        raise UsageError("--tokens is for a model", hint="name a file model.gguf")
+    return tokens or 1
 
 
 def read_model(path: Path, tokens: int) -> list[Request]:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from autotune.cli.arguments import JSON, TOKENS, argument, command
-from autotune.cli.models import is_model, read_model
+from autotune.cli.models import is_model, read_model, tokens_of
 from autotune.cli.output import print_json
 from autotune.codec import write
 
@@ -21,8 +21,9 @@ def presets_command(options: argparse.Namespace) -> int:
     from autotune.display.results import print_presets, print_requests
     from autotune.kernels.presets import PRESETS, preset
 
+    tokens = tokens_of(options.tokens, [Path(options.name)] if options.name else [])
     if options.name and is_model(Path(options.name)):
-        chosen = {options.name: read_model(Path(options.name), options.tokens)}
+        chosen = {options.name: read_model(Path(options.name), tokens)}
     else:
         chosen = {name: preset(name) for name in ([options.name] if options.name else PRESETS)}
     if options.json:

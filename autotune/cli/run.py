@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, LEARN_FROM, QUIET, WANTED, WIDE, argument, command, flag
 from autotune.cli.interrupts import Interrupts, tell_stopped
 from autotune.cli.jobs import run_elsewhere
-from autotune.cli.models import is_model, read_model
+from autotune.cli.models import is_model, read_model, tokens_of
 from autotune.cli.output import print_result, require_winners, standard_error, tell
 from autotune.device.links import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
@@ -212,7 +212,7 @@ def wanted_requests(options: argparse.Namespace) -> tuple[list[Request], list[Re
 
     problem_type = find_family(options.family).problem_type
     own = read_requests(problem_type, options.shape, [])
-    listed = read_requests(problem_type, [], options.shapes, options.tokens)
+    listed = read_requests(problem_type, [], options.shapes, tokens_of(options.tokens, options.shapes))
     if not (options.preset or options.misses):
         return [*own, *listed], []
     return own, [*listed, *(request for name in options.preset for request in preset(name))]

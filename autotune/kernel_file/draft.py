@@ -9,10 +9,13 @@ from autotune.errors import UsageError, did_you_mean
 from autotune.kernel_file.source import read_text
 from autotune.model.problem import ELEMENT_TYPES, Problem
 
-_KERNEL = re.compile(
-    r"\b(?:__)?kernel\b(?P<attributes>[^;{}]*?)\bvoid\b(?:[^;{}()]*\([^{};]*?\)\))?[^;{}()]*?"
+_BEGINNING = re.compile(r"\b(?:__)?kernel\b")
+_HEAD = re.compile(
+    r"(?:__)?kernel\b(?>(?P<attributes>[^;{}]*?)\bvoid\b)(?:[^;{}()]*\([^{};]*?\)\))?[^;{}()]*?"
     r"\b(?P<name>\w+)\s*\((?P<arguments>[^{};]*?)\)\s*\{"
 )
+_LONGEST_HEAD = 4096
+"""Characters of a kernel's declaration."""
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\d{1,6})[ \t]*$", re.MULTILINE)
 _GROUP = re.compile(r"reqd_work_group_size\s*\(([^()]*)\)")
 _TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items()}
@@ -64,7 +67,7 @@ def draft(source: Path, kernel: str = "") -> str:
     Raises UsageError when the source cannot be read or has no such kernel.
     """
     text = _without_comments(read_text(source))
-    kernels = {found["name"]: found for found in _KERNEL.finditer(text)}
+    kernels = {found["name"]: found for found in _heads(text)}
     if not kernels:
         raise UsageError(f"{source} defines no kernel", hint="write the kernel file by hand: autotune help kernels")
     name = kernel or next(iter(kernels))
@@ -73,7 +76,7 @@ def draft(source: Path, kernel: str = "") -> str:
         raise UsageError(f"{source} has no kernel {name[:80]!r}", hint=hint)
     found = kernels[name]
     body = text[found.end() :]
-    body = body[: next((other.start() for other in _KERNEL.finditer(body)), None)]
+    body = body[: next((other.start() for other in _heads(body)), None)]
     source_ = _Source(text=text, kernel=name, others=[other for other in kernels if other != name], body=body)
     arguments = {argument.name: argument for argument in _arguments(found["arguments"], body)}
     group = _GROUP.search(found[0])
@@ -123,6 +126,20 @@ class _Source:
         if len(compared) > 1 or compared - {0, 1}:
             return sorted(compared)
         return [0, 1] if compared or is_switch else [16, 4, 8, 32, 64]
+
+
+def _heads(text: str) -> Iterator[re.Match[str]]:
+    """Yield where kernels are defined, up to their braces. The search is bounded, as a source may be anything."""
+    end = 0
+    for beginning in _BEGINNING.finditer(text):
+        if beginning.start() < end:
+            continue
+        brace = text.find("{", beginning.start(), beginning.start() + _LONGEST_HEAD) + 1
+        semicolon = text.find(";", beginning.start(), brace)
+        found = _HEAD.match(text, beginning.start(), brace) if brace and semicolon < 0 else None
+        if found:
+            end = found.end()
+            yield found
 
 
 def _without_comments(text: str) -> str:

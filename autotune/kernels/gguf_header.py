@@ -62,7 +62,7 @@ def read_header(path: Path) -> GgufHeader:
         with path.open("rb") as file:
             return _Reader(file).header()
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
 

@@ -146,9 +146,10 @@ class TrialLedger(Transactions):
         next_in_flight: Configuration | None = None,
         *,
         identity: str = "",
-    ) -> None:
-        """Add a trial to the ledger. `purpose` is `search`, `final` or `sentinel`. Waits a while if the disk is full.
+    ) -> bool:
+        """Add a trial to the ledger, and return whether it was not stored before.
 
+        `purpose` is `search`, `final` or `sentinel`. Waits a while if the disk is full.
         With its `owner`, the trial is no longer in flight and `next_in_flight` is, as by `begin_trial`, so that both
         wait for the disk once. A trial that crashed or timed out is quarantined; one that ended otherwise takes its
         configuration out of quarantine. A trial added again with the same `identity` (at most 32 characters) is stored
@@ -157,18 +158,22 @@ class TrialLedger(Transactions):
         """
         ids = self.ids_of(device, problem)
         identity = identity or uuid.uuid4().hex
+        is_new = False
 
         def add(connection: Connection) -> None:
+            nonlocal is_new
             was_in_flight = owner is not None and quarantine.land(connection, ids, trial.configuration, owner)
             is_late = owner is not None and owner.holder is not None and not was_in_flight and purpose == "search"
             if not (is_late and _is_searched(connection, ids, trial, provenance, identity)):
-                if not insert_once(connection, _row(trial, provenance, purpose, ids, identity), "identity"):
+                is_new = insert_once(connection, _row(trial, provenance, purpose, ids, identity), "identity")
+                if not is_new:
                     return
                 quarantine.end(connection, ids, trial)
             if next_in_flight and owner:
                 quarantine.begin(connection, ids, next_in_flight, owner)
 
         self.write_together(add, waits_for_space=True)
+        return is_new
 
     def add_late(
         self, device: Device, problem: Problem, trial: Trial, provenance: Provenance | None, worker: str

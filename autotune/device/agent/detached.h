@@ -28,7 +28,8 @@ struct reply await_peer(struct peer *peer, uint32_t limit_ms);
 /* Sends a command and waits for its answer. */
 struct reply ask_peer(struct peer *peer, uint8_t command, const void *body, size_t bytes, uint32_t limit_ms);
 
-/* Opens the result, whose complete records it passes to `take`; what is behind them is cut off. Returns 0 on error. */
+/* Opens the result, whose complete records it passes to `take`; what is behind them is cut off. Returns 0 on error.
+ * Exits if another process has it open. */
 int open_journal(const char *path, void (*take)(uint8_t kind, struct cursor payload));
 /* Adds a record. Exits if the disk does not take it. With `is_safe` it is on the disk when this returns. */
 void record(uint8_t kind, const void *head, size_t head_bytes, const void *body, size_t bytes, int is_safe);

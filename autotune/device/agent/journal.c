@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -61,6 +62,10 @@ static size_t take_all(struct cursor file, void (*take)(uint8_t kind, struct cur
 int open_journal(const char *path, void (*take)(uint8_t kind, struct cursor payload)) {
     off_t size, complete = 0;
     journal = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (journal >= 0 && flock(journal, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
+        fprintf(stderr, "autotune agent: %s is in use by another run.sh\n", path);
+        exit(1);
+    }
     size = journal < 0 ? -1 : lseek(journal, 0, SEEK_END);
     if (size > 0) {
         struct cursor file;

@@ -7,11 +7,13 @@
 #include "detached.h"
 #include "protocol.h"
 
+#define MOST_DIFFERING 4 /* outputs of one trial, check and number that come along */
+#define MUST_SHARE 3     /* times the bytes of a problem's outputs, for those that must come along */
 #define DIFFERENT 0.0025 /* of the sum of squares: 5% of the norm */
 
 struct kept {
     uint64_t digest;
-    uint32_t problem;
+    uint32_t problem, trial;
     uint8_t check, number;
 };
 
@@ -41,6 +43,14 @@ static int is_kept(const struct kept *one) {
             kept[i].number == one->number)
             return 1;
     return 0;
+}
+
+/* Returns whether an output is too many: of its trial, or of all. */
+static int is_too_much(const struct kept *one, size_t bytes, uint64_t most) {
+    uint32_t i, count = 0;
+    for (i = 0; i < kept_count; i++)
+        count += kept[i].trial == one->trial && kept[i].check == one->check && kept[i].number == one->number;
+    return count >= MOST_DIFFERING || kept_bytes + bytes > most;
 }
 
 static void note(const struct trial *trial, const struct kept *one, const uint8_t *at, size_t bytes) {
@@ -110,9 +120,10 @@ int keep_output(const struct trial *trial, uint8_t check, uint8_t number, const 
     const struct problem *problem = problem_of(trial->number);
     uint8_t head[14];
     struct kept one;
-    int is_whole;
+    uint64_t most = problem->output_bytes;
     one.digest = digest_of(at, bytes);
     one.problem = (uint32_t)(problem - work.problems);
+    one.trial = trial->number;
     one.check = check;
     one.number = number;
     put_u32(head, trial->number);
@@ -121,10 +132,16 @@ int keep_output(const struct trial *trial, uint8_t check, uint8_t number, const 
     put_u64(head + 6, one.digest);
     if (bytes_of != one.problem + 1)
         kept_bytes = 0;
-    is_whole = !is_kept(&one) && (must || trial->kind <= KIND_DEFAULT || kept_bytes + bytes <= problem->output_bytes);
-    record(OUTPUT, head, sizeof head, at, is_whole ? bytes : 0, 0);
-    if (is_whole)
+    if (trial->kind <= KIND_DEFAULT || most > UINT64_MAX / MUST_SHARE)
+        most = UINT64_MAX - kept_bytes; /* what others are compared with */
+    else if (must)
+        most *= MUST_SHARE;
+    if (is_kept(&one) || is_too_much(&one, bytes, most)) {
+        record(OUTPUT, head, sizeof head, NULL, 0, 0);
+    } else {
+        record(OUTPUT, head, sizeof head, at, bytes, 0);
         note(trial, &one, at, bytes);
+    }
     return check || number || !reference || bytes < problem->compared_bytes || bytes_of != one.problem + 1 ||
            !is_far(problem, at);
 }
@@ -138,5 +155,6 @@ void recall_output(struct cursor payload) {
     if (payload.is_short || trial >= work.trial_count || !payload.left)
         return;
     one.problem = (uint32_t)(problem_of(trial) - work.problems);
+    one.trial = trial;
     note(&work.trials[trial], &one, payload.at, payload.left);
 }

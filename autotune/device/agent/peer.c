@@ -11,20 +11,20 @@
 #include "protocol.h"
 
 #define GREETING_LIMIT_MS 30000
+#define MOST_FILES 256 /* more than the host ever has open */
 
 volatile int is_interrupted;
 
 static void become_agent(int *commands, int *answers) {
+    int other;
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);
     signal(SIGHUP, SIG_DFL);
     close_journal();
     if (dup2(commands[0], 0) < 0 || dup2(answers[1], 1) < 0)
         _exit(1);
-    close(commands[0]);
-    close(commands[1]);
-    close(answers[0]);
-    close(answers[1]);
+    for (other = 3; other < MOST_FILES; other++) /* with the links of other agents, which end when these are closed */
+        close(other);
     _exit(run_agent());
 }
 

@@ -18,7 +18,7 @@
 #define CHECKS 10         /* of the fastest, twice as many runs, after the race */
 #define CHECKING_SHARE 0.1 /* of a problem's time that they may take */
 
-static int has_name, has_device;
+static int has_name, has_note, has_device;
 
 static void search(struct problem *problem, uint64_t deadline_ms) {
     struct trial *trial;
@@ -36,7 +36,7 @@ static void search(struct problem *problem, uint64_t deadline_ms) {
 static uint32_t choose_finalists(struct problem *problem, struct trial **finalists) {
     uint32_t i, j, count = 0, most = problem->finalists < MOST_FINALISTS ? problem->finalists : MOST_FINALISTS;
     double best = best_ns(problem);
-    for (i = 0; i < problem->count; i++)
+    for (i = 0; i < problem->count && count < MOST_FINALISTS; i++)
         if (problem->trials[i].kind == KIND_DEFAULT && problem->trials[i].state == RIGHT)
             finalists[count++] = &problem->trials[i];
     while (count < most) {
@@ -65,10 +65,12 @@ static uint32_t set_up_all(struct trial **finalists, uint32_t count) {
             i = (uint32_t)-1;
             continue;
         }
-        if (finalists[i]->state == RIGHT && set_up(finalists[i], 1, NULL))
+        if (finalists[i]->state == RIGHT && set_up(finalists[i], 1, NULL)) {
+            put_aside(finalists[i]);
             kept++;
-        else
+        } else {
             clear(finalists[i]);
+        }
     }
     return kept;
 }
@@ -149,13 +151,16 @@ static void solve_all(void) {
 /* An earlier start's result */
 
 static void recall_times(struct cursor payload, struct trial *trial) {
-    uint32_t round = read_u32(&payload), calls = read_u32(&payload);
-    uint64_t host_ns = read_u64(&payload), event_ns = read_u64(&payload);
-    double time_ns;
-    if (payload.is_short || !calls)
+    uint32_t round = read_u32(&payload), calls = read_u32(&payload), count = 0;
+    double times[MOST_ROUNDS], time_ns;
+    for (; calls && payload.left >= 16 && count < MOST_ROUNDS; count++) {
+        uint64_t host_ns = read_u64(&payload), event_ns = read_u64(&payload);
+        times[count] = time_of(host_ns, event_ns, calls);
+        trial->call_ns = (double)host_ns / calls;
+    }
+    if (!count)
         return;
-    time_ns = (double)(event_ns && event_ns <= host_ns ? event_ns : host_ns) / calls;
-    trial->call_ns = (double)host_ns / calls;
+    time_ns = median_of(times, count);
     in_hand = NO_HANDLE;
     if (round && trial->round_count < MOST_ROUNDS) {
         trial->rounds[trial->round_count++] = time_ns;
@@ -172,6 +177,8 @@ static void recall(uint8_t kind, struct cursor payload) {
     if (kind == RESULT) {
         const uint8_t *name = whole.left < 24 + sizeof work.name ? NULL : whole.at + 24;
         has_name = name && !memcmp(name, work.name, sizeof work.name);
+    } else if (kind == NOTE) {
+        has_note = 1;
     } else if (kind == CHOSEN) {
         chosen[0] = number;
         chosen[1] = read_u32(&payload);
@@ -198,10 +205,13 @@ static void recall(uint8_t kind, struct cursor payload) {
     }
 }
 
+/* Records what the result is of, as far as an earlier start has not. */
 static void begin_result(void) {
     static const char told[] = PROTOCOL_MAGIC PROTOCOL_DIGEST;
-    record(RESULT, told, sizeof told - 1, work.name, sizeof work.name, 0);
-    record(NOTE, NULL, 0, work.note.at, work.note.left, 1);
+    if (has_name < 0)
+        record(RESULT, told, sizeof told - 1, work.name, sizeof work.name, 0);
+    if (!has_note)
+        record(NOTE, NULL, 0, work.note.at, work.note.left, 1);
 }
 
 static void interrupt(int number) {
@@ -225,8 +235,7 @@ int work_alone(const char *path, const char *result) {
         fprintf(stderr, "autotune agent: %s cannot be used, or is the result of other work\n", result);
         return 1;
     }
-    if (has_name < 0)
-        begin_result();
+    begin_result();
     lost = in_hand;
     if (lost != NO_HANDLE)
         fail_lost(lost);

@@ -4,11 +4,14 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
+
+from numpy.typing import NDArray
 
 from autotune.device.agent.connection import Connection
 from autotune.device.agent.frames import Command, RefusedCommand, encode
 from autotune.device.agent.machine import AgentDevice, AgentMachine, AgentPlatform
-from autotune.device.agent.port import AgentPort, _Handle
+from autotune.device.agent.port import AgentPort, _Handle, _Memory
 from autotune.device.description import description
 from autotune.device.quirks import quirks_of
 from autotune.errors import DeviceSelectionError
@@ -74,6 +77,10 @@ class RecordingPort(AgentPort):
     def _new_handle(self) -> _Handle:
         self._count += 1
         return _Handle(self._count - 1, self._released)
+
+    def read(self, memory: _Memory, into: NDArray[Any]) -> None:
+        """Record one READ of the whole, since the agent counts and compares outputs by these."""
+        self.recording.tell(encode("READ", "IQI", memory.handle.number, 0, into.nbytes))
 
     def release(self) -> None:
         """Release what nothing refers to any more."""

@@ -101,7 +101,7 @@ int fail_lost(uint32_t trial) {
 static int await(struct peer *asked, uint8_t command, struct reply *reply) {
     uint32_t limit_ms = command == BUILD ? BUILD_LIMIT_MS : RUN_LIMIT_MS;
     *reply = await_peer(asked, limit_ms);
-    if (reply->kind == ANSWER)
+    if (reply->kind == ANSWER || (reply->kind == ERROR && command == FACTS)) /* which a driver may refuse to tell */
         return 1;
     if (reply->kind == ERROR) {
         int32_t status = (int32_t)read_u32(&reply->payload);
@@ -185,7 +185,8 @@ static int take_built(struct cursor payload, int *is_loaded) {
             *is_loaded = await_peer(&peer, BUILD_LIMIT_MS).kind == ANSWER;
         }
     }
-    tell_peer(&builder, RELEASE, NULL, 0, whole.at, 4);
+    if (handle)
+        tell_peer(&builder, RELEASE, NULL, 0, handle, 4);
     return 1;
 }
 
@@ -197,8 +198,10 @@ static int run(struct cursor payload, uint32_t times, uint64_t *host_ns, uint64_
     struct reply reply;
     uint64_t start, end;
     int is_right;
-    if (!body || payload.left < 5)
+    if (!body || payload.left < 5) {
+        free(body);
         return failed(FAILED_REFUSED, 0, RUN, 0, NULL, 0);
+    }
     memcpy(body, payload.at, payload.left);
     put_u32(body, times);
     body[4] = event_ns != NULL;
@@ -282,10 +285,6 @@ static int carry_out_one(uint8_t command, struct cursor payload) {
         write_data(payload);
     } else if (command >= ALLOCATE) {
         tell_peer(&peer, command, NULL, 0, payload.at, payload.left);
-    } else if (command == FACTS) { /* which a driver may refuse to tell */
-        reply = ask_peer(&peer, command, payload.at, payload.left, RUN_LIMIT_MS);
-        if (reply.kind == ANSWER)
-            take_facts(reply.payload);
     } else {
         if (!ask(command, payload.at, payload.left, &reply))
             return 0;
@@ -293,6 +292,8 @@ static int carry_out_one(uint8_t command, struct cursor payload) {
             now.build_ns += clock_ns() - start_ns;
         if (command == KERNELS && now.next)
             build_ahead(now.next);
+        if (command == FACTS && reply.kind == ANSWER)
+            take_facts(reply.payload);
         if (command == READ)
             now.differs |= !keep_output(now.trial, now.check, now.outputs++, reply.payload.at, reply.payload.left,
                                         now.is_finalist);
@@ -340,15 +341,19 @@ int set_up(struct trial *trial, int is_finalist, struct trial *next) {
     return check(1 + is_finalist) && carry_out(trial->time, &trial->launches);
 }
 
-int check_again(struct trial *trial) {
+void put_aside(const struct trial *trial) {
     uint8_t head[4];
+    put_u32(head, trial->number);
+    record(CHECKED, head, sizeof head, NULL, 0, 0);
+    in_hand = NO_HANDLE;
+}
+
+int check_again(struct trial *trial) {
     begin(trial);
     now.is_finalist = 1;
     if (!check(2))
         return 0;
-    put_u32(head, trial->number);
-    record(CHECKED, head, sizeof head, NULL, 0, 0);
-    in_hand = NO_HANDLE;
+    put_aside(trial);
     return 1;
 }
 
@@ -357,12 +362,6 @@ void clear(struct trial *trial) {
         return;
     tell_peer(&peer, RELEASE, NULL, 0, trial->clear.at, trial->clear.left);
     ask_peer(&peer, FINISH, NULL, 0, RUN_LIMIT_MS); /* and what this trial left unsaid is not the next one's error */
-}
-
-/* The time of a call by the device's events if that is possible, else by the clock. */
-static double time_of(uint64_t host_ns, uint64_t event_ns, uint32_t calls) {
-    int is_possible = event_ns > 0 && (double)event_ns <= 1.05 * (double)host_ns + 2000.0 * calls;
-    return (double)(is_possible ? event_ns : host_ns) / calls;
 }
 
 int time_trial(struct trial *trial, uint32_t round, double *time_ns) {

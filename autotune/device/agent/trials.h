@@ -33,6 +33,9 @@ struct trial *built_ahead(void);
 /* Ends what is being built ahead. */
 void stop_building(void);
 
+/* Records that a finalist, whose checks are done, is no longer in hand. */
+void put_aside(const struct trial *trial);
+
 /* Runs both checks of a trial that is set up once more. Returns 0 if it has failed. */
 int check_again(struct trial *trial);
 

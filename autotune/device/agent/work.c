@@ -153,6 +153,11 @@ double best_ns(const struct problem *problem) {
     return best;
 }
 
+double time_of(uint64_t host_ns, uint64_t event_ns, uint32_t calls) {
+    int is_possible = event_ns > 0 && (double)event_ns <= 1.05 * (double)host_ns + 2000.0 * calls;
+    return (double)(is_possible ? event_ns : host_ns) / calls;
+}
+
 double median_of(const double *values, uint32_t count) {
     double sorted[MOST_ROUNDS];
     uint32_t i, j;

@@ -47,6 +47,9 @@ int read_work(const char *path);
 
 struct problem *problem_of(uint32_t trial);
 
+/* Returns the time of a call by events, where these are possible. */
+double time_of(uint64_t host_ns, uint64_t event_ns, uint32_t calls);
+
 /* Returns the median of at most MOST_ROUNDS values, 0 of none. */
 double median_of(const double *values, uint32_t count);
 

@@ -21,6 +21,7 @@
 // header: stdio.h
 // header: stdlib.h
 // header: string.h
+// header: sys/file.h
 // header: sys/mman.h
 // header: sys/prctl.h
 // header: sys/socket.h
@@ -158,6 +159,8 @@ typedef struct { uint32_t private_words[6]; } pthread_attr_t;
 #define O_APPEND 02000
 #define O_NONBLOCK 04000
 #define O_CLOEXEC 02000000
+#define LOCK_EX 2
+#define LOCK_NB 4
 #define F_DUPFD 0
 #define F_GETFD 1
 #define F_SETFD 2
@@ -408,6 +411,7 @@ int execv(const char *path, char *const *arguments);
 int execvp(const char *path, char *const *arguments);
 int fcntl(int descriptor, int command, ...);
 pid_t fork(void);
+int flock(int descriptor, int operation);
 int fsync(int descriptor);
 int fdatasync(int descriptor);
 int ftruncate(int descriptor, off_t size);
