@@ -23,7 +23,6 @@ class WeightFormat:
     """What kernels and plans must know of a format. A weight is scale * quant - offset."""
 
     name: str
-    meaning: str
     block: int
     """Weights in a block: a row has whole blocks."""
     block_bytes: int
@@ -43,32 +42,9 @@ class WeightFormat:
     """What the address of a unit's quants in the file is a multiple of, in bytes."""
 
 
-def _blocks(
-    name: str,
-    meaning: str,
-    block: int,
-    block_bytes: int,
-    file_alignment: int,
-    quant_bytes: int = 16,
-    high_bytes: int = 0,
-    packed_growth: int = 0,
-) -> WeightFormat:
-    return WeightFormat(
-        name=name,
-        meaning=meaning,
-        block=block,
-        block_bytes=block_bytes,
-        file_alignment=file_alignment,
-        quant_bytes=quant_bytes,
-        high_bytes=high_bytes,
-        packed_growth=packed_growth,
-    )
-
-
 def _arrays(group: int, has_zero_points: bool) -> WeightFormat:
     return WeightFormat(
         name=f"int4{'z' if has_zero_points else ''}-g{group}",
-        meaning=f"4 bits with a float16 scale{' and a zero point' if has_zero_points else ''} for {group} weights",
         block=group,
         block_bytes=group // 2 + 2 + has_zero_points,
         group=group,
@@ -81,18 +57,15 @@ def _arrays(group: int, has_zero_points: bool) -> WeightFormat:
 FORMATS: Mapping[str, WeightFormat] = {
     one.name: one
     for one in (
-        _blocks("q4_0", "GGUF: 4 bits, a float16 scale for 32 weights", UNIT, 18, 2),
-        _blocks("q8_0", "GGUF: 8 bits, a float16 scale for 32 weights", UNIT, 34, 2, quant_bytes=32),
-        _blocks(
-            "q4_k",
-            "GGUF: 4 bits, scale and offset of 6 bits for 32 weights",
-            SUPER_UNITS * UNIT,
-            144,
-            4,
-            packed_growth=4,
-        ),
-        _blocks("q6_k", "GGUF: 6 bits, a scale of 8 bits for 16 weights", SUPER_UNITS * UNIT, 210, 2, high_bytes=8),
-        _blocks("mxfp4", "OCP: 4-bit floats, a power of two for 32 weights", UNIT, 17, 1),
+        # A float16 scale for 32 weights.
+        WeightFormat(name="q4_0", block=UNIT, block_bytes=18, file_alignment=2),
+        WeightFormat(name="q8_0", block=UNIT, block_bytes=34, file_alignment=2, quant_bytes=32),
+        # Two float16 for a block, with which 6 bits for each unit make its scale and its offset.
+        WeightFormat(name="q4_k", block=SUPER_UNITS * UNIT, block_bytes=144, file_alignment=4, packed_growth=4),
+        # A float16 scale for a block, and 8 bits for 16 weights.
+        WeightFormat(name="q6_k", block=SUPER_UNITS * UNIT, block_bytes=210, file_alignment=2, high_bytes=8),
+        # 4-bit floats, with a power of two for 32.
+        WeightFormat(name="mxfp4", block=UNIT, block_bytes=17, file_alignment=1),
         *(_arrays(group, zeros) for zeros in (False, True) for group in (32, 64, 128)),
     )
 }

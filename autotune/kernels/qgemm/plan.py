@@ -1,6 +1,8 @@
 """The plans of products with quantised weights: packing, quantising activations if asked for, and the product."""
 
-from autotune.kernels.qgemm.formats import UNIT
+from operator import attrgetter
+
+from autotune.kernels.qgemm.formats import UNIT, by_format
 from autotune.kernels.qgemm.problem import MODES, PACKED_BYTES, WEIGHT_BYTES
 from autotune.model.plan import Role
 from autotune.model.problem import NUMBER_TYPES
@@ -9,6 +11,8 @@ from autotune.space.plan_formula import ArgumentFormula, BufferFormula, LaunchFo
 
 _STORED = by_value("mode", dict(MODES))
 _STORED_IN_C = by_value("mode", {mode: NUMBER_TYPES[stored].in_c for mode, stored in MODES.items()})
+_OF_FORMATS = ("block_bytes", "file_alignment", "quant_bytes", "high_bytes")
+"""What templates ask of the format."""
 _FLAGS = {
     "grouped": "experts > 1",
     "ragged_m": "m % group_rows != 0",
@@ -116,6 +120,7 @@ PLAN = PlanFormula(
     },
     template_values={
         "weights": "weights",
+        **{name: by_format(attrgetter(name)) for name in _OF_FORMATS},
         "mode": "mode",
         "stored_type": _STORED_IN_C,
         "sum_type": "'float'",
