@@ -59,7 +59,7 @@ class Prepared:
         return self._views.get(ready.form_number) or self._pack(ready, transfer)
 
     def release(self) -> None:
-        """Free what was packed for it; a later product packs it again."""
+        """Free what was packed for it; a later product packs it again. Bound products keep what they use."""
         self._stats.prepared_bytes -= sum(size for _, size in self._packed.values())
         self._packed.clear()
         self._views.clear()

@@ -46,7 +46,7 @@ class PreparedWeights(Prepared):
         return f"<PreparedWeights {shape} {p.weights}, packed in {len(self._packed)} layouts>"
 
     def release(self) -> None:
-        """Free what is on the device; a later product brings it there again."""
+        """Free what is on the device; a later product brings it there again. Bound products keep what they use."""
         super().release()
         self._drop_copy()
 
