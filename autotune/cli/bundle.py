@@ -72,7 +72,7 @@ def bundle_command(options: argparse.Namespace) -> int:
     WIDE,
     DATABASE,
     JSON,
-    examples=("collect result.bin", "collect artifacts.zip --db phone.sqlite", "collect result.bin --family own.toml"),
+    examples=("collect result.bin", "collect artifacts.zip --db phone.sqlite"),
 )
 def collect_command(options: argparse.Namespace) -> int:
     """Check what a bundle found, and store and report it like the results of a run."""
