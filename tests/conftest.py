@@ -12,6 +12,7 @@ from autotune.device.discovery import discover
 from autotune.lookup.contents import Shipped
 from autotune.model.device import Device
 from autotune.remote import Client
+from autotune.remote.wire import code_version
 from autotune.search import transfer
 from autotune.store import Store
 from databases import Server, missing
@@ -157,6 +158,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "store.sqlite")
     return str(request.getfixturevalue("postgresql"))
+
+
+@pytest.fixture(autouse=True)
+def _own_version() -> None:
+    """A version that was computed while a test had families of its own would part services from workers later."""
+    code_version.cache_clear()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.kernels import FILES, families_of_files
+from autotune.kernels import FILES, families_of_files, find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial, TrialState
@@ -127,6 +127,9 @@ class TestForetoldGain:
         times = bench.load(paths[1]).times_ms
         assert found.rows[0] == min(tasks[0][1][paths[1]], key=lambda row: (np.isnan(times[row]), times[row]))
         assert len(set(found.rows)) == len(found.rows) == bench.SIBLING_BUDGET
+        monkeypatch.undo()
+        families_of_files.cache_clear()
+        find_family.cache_clear()
 
 
 def _trial(number: int, time_ns: float | None) -> Trial:
