@@ -1,12 +1,17 @@
 """The algorithms of row operations with their parameters and constraints."""
 
-from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Parameter, constraint, parameter
-
-
-def _work_group(*values: int) -> Parameter:
-    return parameter("work_group_size", values, "work-items in a work-group; 0 leaves it to the driver")
-
+from autotune.kernels.shared_rows import (
+    ALIGNMENT_MATTERS,
+    LOCAL_MEMORY,
+    ROW_A_WORK_ITEM,
+    SHARED_ROWS,
+    WIDTH_WORKS,
+    WITHIN_ROW,
+    WORK_GROUP_FITS,
+    features,
+    work_group,
+)
+from autotune.space.family import Algorithm, constraint, parameter
 
 _ROWS = parameter("rows_per_group", (1, 2, 4, 8, 16, 32, 64), "rows that a work-group computes side by side")
 _READING = (
@@ -28,23 +33,15 @@ IS_SPREAD = "operation in ('swiglu', 'swiglu_halves', 'rope', 'rope_halves')"
 _PAIRS = "max(channels // heads // 2, 1)"
 
 _COMMON = (
-    constraint(
-        "work_group_fits_device",
-        "work_group_size <= max_work_group_size and work_group_size <= max_work_group_0",
-        "the work-group exceeds what the device allows",
-    ),
-    constraint(
-        "vector_width_works",
-        "vector_width <= max_vector_float32 and (dtype == 'float32' or vector_width <= max_vector_float16)",
-        "the driver gets vectors of this width wrong",
-    ),
+    WORK_GROUP_FITS,
+    WIDTH_WORKS,
     constraint(
         "pairs_fit_vectors",
         f"not ({IS_ROPE}) or vector_width == 1 or ({_PAIRS} % vector_width == 0 and vector_width <= 8 and"
         " 2 * vector_width <= max_vector_float32 and (dtype == 'float32' or 2 * vector_width <= max_vector_float16))",
         "the pairs of a head are not whole vectors, or the driver gets vectors of twice the width wrong",
     ),
-    constraint("vector_within_row", "vector_width <= channels", "a vector is longer than a row"),
+    WITHIN_ROW,
     constraint(
         "elements_fit_registers",
         "vector_width * unroll <= 64 or (is_cpu == 1 and vector_width * unroll <= 128)",
@@ -57,23 +54,14 @@ _COMMON = (
         " and (operation != 'rope' or (pitch % (2 * vector_width) == 0 and out_pitch % (2 * vector_width) == 0)))",
         "rows do not start at whole vectors",
     ),
-    constraint("alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"),
+    ALIGNMENT_MATTERS,
 )
 
-_LOCAL_MEMORY = constraint(
-    "totals_fit_local_memory", "4 * work_group_size <= local_memory_bytes", "the totals exceed local memory"
-)
 _JOINS = constraint("row_is_joined", f"not ({IS_SPREAD})", "the elements of a row do not depend on each other")
 
 _SHARED_ROWS = (
     _JOINS,
-    constraint("row_is_shared", "work_group_size >= 2 * rows_per_group", "a row needs two work-items or more"),
-    constraint("rows_to_do", "rows_per_group < 2 * batch", "most of every work-group would have no row to compute"),
-    constraint(
-        "items_to_do",
-        "work_group_size * vector_width * unroll < 2 * channels * rows_per_group",
-        "one pass of the work-items that share a row is longer than the row",
-    ),
+    *SHARED_ROWS,
     constraint(
         "row_fits_registers",
         "keep == 'memory' or channels // vector_width <= unroll * (work_group_size // rows_per_group)",
@@ -82,29 +70,22 @@ _SHARED_ROWS = (
 )
 
 
-def _features(*texts: str) -> tuple[Expression, ...]:
-    return tuple(Expression(text) for text in ("vector_width * unroll", *texts))
-
-
 _SERIAL = Algorithm(
     name="serial",
     meaning="one row per work-item",
-    parameters=(_work_group(0, 1, 8, 32, 64, 128, 256), *_READING),
+    parameters=(work_group(0, 1, 8, 32, 64, 128, 256), *_READING),
     constraints=(
         *_COMMON,
-        constraint(
-            "rows_to_do", "work_group_size < 2 * batch", "most of every work-group would have no row to compute"
-        ),
-        constraint("pass_within_row", "vector_width * unroll < 2 * channels", "one pass is longer than a row"),
+        *ROW_A_WORK_ITEM,
     ),
-    features=_features(),
+    features=features(),
 )
 
 _LOCAL_TREE = Algorithm(
     name="local_tree",
     meaning="one or several rows per work-group, joined by a tree in local memory",
     parameters=(
-        _work_group(16, 32, 64, 128, 256, 512, 1024),
+        work_group(16, 32, 64, 128, 256, 512, 1024),
         _ROWS,
         *_READING,
         _KEEP,
@@ -113,34 +94,34 @@ _LOCAL_TREE = Algorithm(
     constraints=(
         *_COMMON,
         *_SHARED_ROWS,
-        _LOCAL_MEMORY,
+        LOCAL_MEMORY,
         constraint(
             "fan_in_within_row",
             "fan_in * rows_per_group <= work_group_size",
             "one level would join more totals than a row has",
         ),
     ),
-    features=_features("work_group_size // rows_per_group"),
+    features=features("work_group_size // rows_per_group"),
 )
 
 _SHUFFLE = Algorithm(
     name="shuffle",
     meaning="as local_tree, joined by NVIDIA's shuffle instruction",
-    parameters=(_work_group(32, 64, 128, 256, 512, 1024), _ROWS, *_READING, _KEEP),
+    parameters=(work_group(32, 64, 128, 256, 512, 1024), _ROWS, *_READING, _KEEP),
     constraints=(
         *_COMMON,
         *_SHARED_ROWS,
-        _LOCAL_MEMORY,
+        LOCAL_MEMORY,
         constraint("device_takes_ptx", "has_ptx == 1", "only NVIDIA's compiler accepts the instruction"),
     ),
-    features=_features("work_group_size // rows_per_group"),
+    features=features("work_group_size // rows_per_group"),
 )
 
 _SUB_GROUP = Algorithm(
     name="sub_group",
     meaning="one row per work-group or sub-group, joined by the device's sub-group reduction",
     parameters=(
-        _work_group(16, 32, 64, 128, 256, 512, 1024),
+        work_group(16, 32, 64, 128, 256, 512, 1024),
         parameter("row_of", ("work_group", "sub_group"), "what shares a row"),
         *_READING,
         _KEEP,
@@ -149,7 +130,7 @@ _SUB_GROUP = Algorithm(
     constraints=(
         *_COMMON,
         _JOINS,
-        _LOCAL_MEMORY,
+        LOCAL_MEMORY,
         constraint("device_has_sub_groups", "has_sub_groups == 1", "the device has no sub-groups"),
         constraint(
             "items_to_do",
@@ -163,13 +144,13 @@ _SUB_GROUP = Algorithm(
             "the work-items that share a row cannot hold it; how many a sub-group has is not known before it runs",
         ),
     ),
-    features=_features(),
+    features=features(),
 )
 
 _SPREAD = Algorithm(
     name="spread",
     meaning="a few vectors per work-item, for operations that need nothing of the rest of the row",
-    parameters=(_work_group(1, 16, 32, 64, 128, 256, 512, 1024), _ROWS, *_READING),
+    parameters=(work_group(1, 16, 32, 64, 128, 256, 512, 1024), _ROWS, *_READING),
     constraints=(
         *_COMMON,
         constraint("row_is_spread", IS_SPREAD, "the elements of a row depend on each other"),
@@ -188,7 +169,7 @@ _SPREAD = Algorithm(
             "there are more work-items than a kernel can number",
         ),
     ),
-    features=_features("work_group_size // rows_per_group"),
+    features=features("work_group_size // rows_per_group"),
 )
 
 ALGORITHMS = (_SERIAL, _LOCAL_TREE, _SHUFFLE, _SUB_GROUP, _SPREAD)
