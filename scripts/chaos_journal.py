@@ -73,9 +73,12 @@ def read_journals(folder: Path) -> list[Line]:
 
 
 def disagreements(
-    lines: list[Line], server: Any, stored: Iterable[Subject], lost: Iterable[Subject], *, all_stored: bool
+    lines: list[Line], server: Any, stored: Iterable[Subject], lost: Mapping[Subject, str], *, all_stored: bool
 ) -> list[str]:
-    """Return what must not have happened; `stored` is what the ledger has trials of, `lost` what is in quarantine."""
+    """Return what must not have happened; `stored` is what the ledger has trials of, `lost` what is in quarantine.
+
+    `lost` has the reason and the time of each.
+    """
     flights = collections.defaultdict(list)
     for *subject, worker, begun, ended in server.execute(_FLIGHTS):
         flights[tuple(subject)].append(Flight(worker, begun, float("inf") if ended is None else ended))
@@ -92,7 +95,11 @@ def disagreements(
     reported = {line.subject: line.at for line in lines if line.what == "reported"}
     for subject in set(lost) & reported.keys():
         if max((f.begun for f in flights[subject]), default=0.0) < reported[subject]:
-            found.append(f"{subject} was reported at {reported[subject]:.3f} and is in quarantine")
+            its = [line for line in lines if line.subject == subject]
+            found.append(
+                f"{subject} was reported at {reported[subject]:.3f} and is in quarantine ({lost[subject]}); "
+                f"flights {flights[subject]}, journal {[(x.worker, x.what, x.at) for x in its]}"
+            )
     if all_stored:
         found += [f"{subject} was reported and not stored" for subject in reported.keys() - set(stored)]
     return found

@@ -208,7 +208,7 @@ class TestJournal:
         told = [script.Line(worker="w0", what=w, at=at, id=i, subject=self.SUBJECT) for w, at, i in lines]
         server = type("Flights", (), {"execute": lambda _, __: [(*self.SUBJECT, *flight) for flight in flights]})()
         found: list[str] = script.disagreements(
-            told, server, others.get("stored", {self.SUBJECT}), others.get("lost", ()), all_stored=True
+            told, server, others.get("stored", {self.SUBJECT}), others.get("lost", {}), all_stored=True
         )
         return found
 
@@ -227,8 +227,10 @@ class TestJournal:
     def test_what_was_reported_is_stored_and_not_in_quarantine(self) -> None:
         told = [("launched", 1.5, "a"), ("reported", 1.9, "a")]
         assert self._disagreements(told, [("w0", 1.0, 2.0)]) == []
-        [blamed] = self._disagreements(told, [("w0", 1.0, 2.0)], lost=[self.SUBJECT])
-        assert "is in quarantine" in blamed
-        assert self._disagreements(told, [("w0", 1.0, 2.0), ("w0", 3.0, 4.0)], lost=[self.SUBJECT]) == []
+        [blamed] = self._disagreements(told, [("w0", 1.0, 2.0)], lost={self.SUBJECT: "lost with w0"})
+        assert "is in quarantine (lost with w0)" in blamed
+        assert (
+            self._disagreements(told, [("w0", 1.0, 2.0), ("w0", 3.0, 4.0)], lost={self.SUBJECT: "lost with w0"}) == []
+        )
         [gone] = self._disagreements(told, [("w0", 1.0, 2.0)], stored=())
         assert "not stored" in gone
