@@ -1,0 +1,10 @@
+/* NVIDIA's compiler computes with half without announcing it, and lacks its functions. */
+#if defined(__NV_CL_C_VERSION) && !defined(cl_khr_fp16)
+half4 read_imageh(read_only image1d_buffer_t image, int at) {
+    const float4 pixel = read_imagef(image, at);
+    return (half4)((half)pixel.x, (half)pixel.y, (half)pixel.z, (half)pixel.w);
+}
+__attribute__((overloadable)) half4 vload4(size_t at, const global half *from) {
+    return (half4)(from[4 * at], from[4 * at + 1], from[4 * at + 2], from[4 * at + 3]);
+}
+#endif
