@@ -502,6 +502,42 @@ def test_where_the_simulator_gives_up_races_are_still_looked_for(
     assert told.out.splitlines()[-1] == "oclgrind: scale: Read-write data race (line 5 of scale.cl)"
 
 
+BEHIND_AND_RACING = """\
+kernel void scale(global const float *x, global float *y, float factor, int n) {
+    local float sums[64];
+    const int at = get_global_id(0), lane = get_local_id(0);
+    sums[lane] = at < n ? x[at] : 0.0f;
+    const float next = sums[(lane + 1) % get_local_size(0)];
+    if (at < n) y[at] = factor * x[at] + 0.0f * x[at + 1] + 0.0f * next;
+}
+kernel void plain(global const float *x, global float *y, float factor, int n) {
+    y[get_global_id(0)] = factor * x[get_global_id(0)];
+}
+"""
+
+
+@pytest.mark.limit(600)
+def test_check_under_oclgrind_finds_what_the_device_lets_pass(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not shutil.which("oclgrind"):
+        pytest.skip("oclgrind is not installed (Debian, Ubuntu: apt install oclgrind)")
+    family_of(folder)
+    command = ["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small"]
+    assert main(command) == 0, capsys.readouterr()
+    told = capsys.readouterr()
+    assert "looking for races and bad accesses with Oclgrind" in told.err
+    assert told.out.splitlines()[-1] == "2 runs are right"
+    (folder / "scale.cl").write_text(BEHIND_AND_RACING)
+    family_of(folder)
+    assert main(command) == 1
+    told = capsys.readouterr()
+    assert told.out.count("scale: right") == 2, "as far as the device tells"
+    complaints = [line for line in told.out.splitlines() if line.startswith("oclgrind: scale: ")]
+    for what, places in (("data race", r"line 4\b.* and line 5\b"), ("Invalid read of size 4", r"line 6\b")):
+        assert any(re.search(rf"{what} \({places}.* of scale.cl\)", complaint) for complaint in complaints), told
+
+
 def test_init_writes_a_file_that_needs_little(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
     text = draft(folder / "scale.cl")
     assert 'x = { buffer = "float32", size = "n" }' in text
