@@ -14,7 +14,7 @@ from math import inf, isfinite
 from types import MappingProxyType, NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
-from autotune.errors import TableError
+from autotune.errors import TableError, did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,9 @@ class Node:
         members = self.members()
         for name in members:
             if name not in required and name not in optional:
-                raise self.wrong(f"has an unknown member {name[:80]!r}")
+                raise self.wrong(
+                    f"has an unknown member {name[:80]!r}", hint=did_you_mean(name, [*required, *optional])
+                )
         for name in required:
             if name not in members:
                 raise self.wrong(f"{name} is missing")

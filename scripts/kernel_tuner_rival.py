@@ -3,8 +3,8 @@
     PYTHON kernel_tuner_rival.py TASK.json ARGUMENTS.npz
 
 Needs kernel_tuner and pyopencl beside NumPy. Prints one line of JSON: the best configuration, its time and the trial
-that found it, how many configurations were measured and how many of them failed, and the seconds taken. PoCL starts as
-many threads and compiles for the same processor as for autotune.
+that found it, how many trials and different configurations there were, how many failed, and the seconds taken. PoCL
+starts as many threads and compiles for the same processor as for autotune.
 """
 
 import ast
@@ -58,6 +58,7 @@ def main() -> int:
                 "time_ms": best.get("time"),
                 "best_at": results.index(best) + 1 if best else None,
                 "trials": len(results),
+                "configurations": len({tuple(result[name] for name in task["parameters"]) for result in results}),
                 "failures": len(results) - len(timed),
                 "seconds": time.perf_counter() - began,
             }

@@ -23,7 +23,7 @@ FOREIGN = "AUTOTUNE_FOREIGN_KERNELS"
 """The folder of other people's kernels: ``ggml``, ``kernel_tuner`` and ``ktt`` in it."""
 
 
-FOREIGN_SOURCE = r'(?m)^source = \[?"(ggml|kernel_tuner|ktt)/'
+FOREIGN_SOURCE = r'(?m)^source = .*"(ggml|kernel_tuner|ktt)/'
 
 
 def foreign_folder() -> Path | None:

@@ -183,6 +183,41 @@ def test_programs_are_recorded_however_they_end_and_whatever_they_wait_for(
     assert bool(row["file"]) == (mode != "binary")
 
 
+WAITING = """\
+import runpy, signal, time
+if {stubborn}: signal.signal(signal.SIGTERM, lambda *_: print("refused", flush=True))
+if {launches}: runpy.run_path({program!r})
+print("waits", flush=True)
+while True: time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("launches", "stubborn"), [(True, False), (True, True), (False, False)])
+def test_who_ends_a_capture_ends_the_program_and_keeps_what_it_launched(
+    launches: bool, stubborn: bool, tmp_path: Path, vendors: str
+) -> None:
+    text = WAITING.format(launches=launches, stubborn=stubborn, program=str(DATA / "products.py"))
+    with subprocess.Popen(
+        [sys.executable, "-m", "autotune", "capture", "-o", "out", "--", sys.executable, "-c", text],
+        cwd=tmp_path, env={**os.environ, "OCL_ICD_VENDORS": vendors}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as capture:  # fmt: skip
+        assert capture.stdout and capture.stdout.readline() == "waits\n"
+        capture.terminate()
+        if stubborn:
+            assert capture.stdout.readline() == "refused\n"
+            capture.terminate()
+        printed, told = capture.communicate(timeout=200)  # waits for the program, too, which writes to the same pipe
+    if launches:
+        assert f"ended by signal {9 if stubborn else 15}; what it launched before is recorded" in told
+        assert "matmul/kernel.toml: TILE" in printed and capture.returncode == 0
+        assert (tmp_path / "out" / "matmul" / "kernel.toml").exists()
+    else:
+        assert "called no OpenCL function" in told and "waits" not in printed, "it is not run again"
+        assert capture.returncode == 1
+    assert not [*(tmp_path / "out").glob(".*")]
+
+
 @needs_headers
 def test_without_layers_the_library_is_preloaded(
     launches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendors: str

@@ -195,7 +195,7 @@ def test_the_file_says_what_the_macros_of_a_source_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("def packed(m): return [1.0]", "gave 1 elements, the buffer has 36"),
+        ("def packed(m): return [1.0]", "gave 1 elements, weights has 36"),
         ("def packed(m, k): return m / 0", "packed failed: ZeroDivisionError"),
         ("def other(): pass", "defines no function packed"),
     ],

@@ -20,7 +20,7 @@ from autotune.kernel_file.draft import draft
 from autotune.kernel_file.family import FileFamily
 from autotune.kernel_file.reading import read_kernel_file
 from autotune.kernels import FILES, families_of_files, find_family
-from autotune.kernels.render import render
+from autotune.kernels.render import names_read, render
 from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
@@ -176,6 +176,14 @@ def test_constraints_hold_in_the_space_those_of_every_device_included(folder: Pa
         ('buffer = "float32", size = "n" }', 'buffer = "float32" }', r"line 14: arguments\.x: needs a size"),
         ('buffer = "float32", size = "n" }', 'size = "n" }', r"line 14: arguments\.x: needs one of .* has none"),
         (', access = "out"', "", r"arguments: none has access"),
+        (
+            ', access = "out"',
+            ', acess = "out"',
+            "line 15: arguments.y: has an unknown member .acess. .did you mean access",
+        ),
+        ('"PER_ITEM <= n"', '"PER_ITEMS <= n"', r"line 9: constraints\.some_work: .*PER_ITEMS.*did you mean PER_ITEM"),
+        ('"PER_ITEM <= n"', '"n / PER_ITEM > 1"', r"line 9: constraints\.some_work: .*// divides whole numbers"),
+        ('"PER_ITEM <= n"', '"(PER_ITEM <= n"', r"line 9: constraints\.some_work: .*never closed"),
         ('size = "n", access', 'size = "GROUP", access', r"line 15: arguments\.y: 'GROUP' uses GROUP"),
         ('kernel = "plain"', 'kernel = "plain", python = "r.py:f"', r"line 11: reference: has both kernel and python"),
         ('source = "scale.cl"', 'source = "../scale.cl"', "is outside the folder"),
@@ -267,7 +275,9 @@ CONTENTS = 'x = {{ buffer = "float32", size = "n", {} }}'
         (RIGHT, 'python = "right.py:none"', r"right\.py defines no function none"),
         (RIGHT, 'python = "other.py:scaled"', r"other\.py cannot be loaded: FileNotFoundError"),
         (RIGHT, 'python = "right.py:fails"', "right.py: fails failed: ValueError: no answer"),
-        (RIGHT, 'python = "right.py:short"', "right.py:short gave 1 elements, the buffer has 37"),
+        (RIGHT, 'python = "right.py:short"', "right.py:short gave 1 elements, y has 37 .*reshape"),
+        (RIGHT, 'python = "right.py:asks"', "right.py: asks asks for z, which is none of n, x, y"),
+        (RIGHT, 'python = "right.py:square"', "right.py:square gave 4 elements in the shape 2x2, y has 37"),
         (RIGHT, 'python = "right.py:nothing"', "right.py:nothing returned nothing"),
         (RIGHT, 'python = "right.py:others"', "right.py:others returned 'z', the outputs are y"),
         (RIGHT, 'outputs = { y = "none.npy" }', r"none\.npy cannot be read"),
@@ -284,6 +294,8 @@ def test_contents_that_cannot_be_made_are_told_with_their_file(
     (folder / "right.py").write_text(
         "def fails(x):\n    raise ValueError('no answer')\n"
         "def short():\n    return [1.0]\n"
+        "def asks(x, z, *others, w=1, **more):\n    return x\n"
+        "def square():\n    import numpy\n    return numpy.ones((2, 2))\n"
         "def nothing():\n    return {}\n"
         "def others(x):\n    return {'z': x}\n"
     )
@@ -318,6 +330,67 @@ def test_contents_that_cannot_be_made_are_told_with_their_file(
 )
 def test_errors_of_entries_name_file_line_and_key(folder: Path, before: str, after: str, message: str) -> None:
     test_errors_name_file_line_and_key(folder, before, after, message)
+
+
+N = 'n = { scalar = "int32", value = "n" }'
+FACTOR = 'factor = { scalar = "float32", value = 2.5 }'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (f"\n{N}", "", r"scale takes 4 arguments \(x, y, factor, n\), and is given 3 \(x, y, factor\)"),
+        (
+            N,
+            f"{N}\nm = {{ scalar = 'int32', value = 1 }}",
+            r"takes 4 arguments .*, and is given 5 \(x, y, factor, n, m\)",
+        ),
+        (f"{FACTOR}\n{N}", f"{N}\n{FACTOR}", "in the order x, y, factor, n, and is given x, y, n, factor"),
+        (N, N.replace("int32", "int64"), r"scale takes a number of int32 \(int n\), and is given n of int64"),
+        (FACTOR, FACTOR.replace("float32", "int32"), r"takes a number of float32 \(float factor\), .* of int32"),
+        (FACTOR, 'factor = { buffer = "float32", size = 1 }', r"takes a number .*, and is given the buffer factor"),
+        (X, 'x = { scalar = "float32", value = 1 }', r"takes memory \(global const float \*x\), .* the scalar x"),
+        ('name = "scale"', 'name = "scales"', r"no source has a kernel scales \(there are scale, plain\)"),
+        (RIGHT, 'kernel = "plan", global_size = "n"', r"no source has a kernel plan \(there are scale, plain\)"),
+    ],
+)
+def test_arguments_other_than_the_kernel_declares_are_refused(
+    folder: Path, before: str, after: str, message: str
+) -> None:
+    test_errors_name_file_line_and_key(folder, before, after, message)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("int n)", "uint n)"),
+        ("kernel void scale(", "#define number int\nkernel void scale("),
+        ("int n) {", "long n) {\n#define long int\n"),
+        ("int n) {", "\n#if GROUP > 0\n    int n\n#else\n    long n, int m\n#endif\n) {"),
+        ("float factor, int n) {", "REST) {\n#define REST float factor, int n\n"),
+        ("kernel void scale(", "#define KERNEL(name) kernel void name\nKERNEL(scale)("),
+    ],
+)
+def test_arguments_that_the_preprocessor_decides_are_left_to_the_compiler(
+    folder: Path, before: str, after: str
+) -> None:
+    assert before in SOURCE
+    (folder / "scale.cl").write_text(SOURCE.replace(before, after, 1))
+    assert family_of(folder).name == "scale"
+
+
+def test_a_template_that_is_none_is_named_with_its_line(folder: Path) -> None:
+    (folder / "scale.cl.j2").write_text("// {{ PER_ITEM }} {{ GROUP }}\n{% if GROUP > 3 %}\n")
+    family = family_of(folder, FILE.replace('"scale.cl"', '"scale.cl.j2"'))
+    with pytest.raises(UsageError, match=r"template of scale, line \d: Unexpected end of template"):
+        names_read(family, "scale")
+
+
+def test_a_default_that_is_not_possible_is_told(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    family_of(folder, FILE.replace("PER_ITEM <= n", "PER_ITEM > 1"))
+    options = ["--device", pocl.selector, "--trials", "1", "--db", str(folder / "tuned.sqlite")]
+    assert main(["tune", str(folder / "scale.toml"), "--shape", "100", *options]) == 0
+    assert "100: the default scale(GROUP=32, PER_ITEM=1) is not possible" in capsys.readouterr().err
 
 
 def test_sources_that_cannot_be_read_are_named(folder: Path) -> None:
@@ -360,6 +433,7 @@ def test_a_size_without_any_configuration_is_refused_before_anything_runs(
 def test_the_reason_is_told_where_every_configuration_fails(
     folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (folder / "scale.cl").write_text(SOURCE.replace("int n)", "uchar n)"))
     family_of(folder, FILE.replace('scalar = "int32", value = "n"', 'scalar = "uint8", value = "n"'))
     options = ["--device", pocl.selector, "--trials", "2", "--quiet", "--db", str(folder / "tuned.sqlite")]
     assert main(["tune", str(folder / "scale.toml"), *options]) != 0
@@ -500,6 +574,42 @@ def test_where_the_simulator_gives_up_races_are_still_looked_for(
     told = capsys.readouterr()
     assert "gave up with --data-races --uninitialized: Unsupported instruction: freeze" in told.err
     assert told.out.splitlines()[-1] == "oclgrind: scale: Read-write data race (line 5 of scale.cl)"
+
+
+BEHIND_AND_RACING = """\
+kernel void scale(global const float *x, global float *y, float factor, int n) {
+    local float sums[64];
+    const int at = get_global_id(0), lane = get_local_id(0);
+    sums[lane] = at < n ? x[at] : 0.0f;
+    const float next = sums[(lane + 1) % get_local_size(0)];
+    if (at < n) y[at] = factor * x[at] + 0.0f * x[at + 1] + 0.0f * next;
+}
+kernel void plain(global const float *x, global float *y, float factor, int n) {
+    y[get_global_id(0)] = factor * x[get_global_id(0)];
+}
+"""
+
+
+@pytest.mark.limit(600)
+def test_check_under_oclgrind_finds_what_the_device_lets_pass(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not shutil.which("oclgrind"):
+        pytest.skip("oclgrind is not installed (Debian, Ubuntu: apt install oclgrind)")
+    family_of(folder)
+    command = ["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small"]
+    assert main(command) == 0, capsys.readouterr()
+    told = capsys.readouterr()
+    assert "looking for races and bad accesses with Oclgrind" in told.err
+    assert told.out.splitlines()[-1] == "2 runs are right"
+    (folder / "scale.cl").write_text(BEHIND_AND_RACING)
+    family_of(folder)
+    assert main(command) == 1
+    told = capsys.readouterr()
+    assert told.out.count("scale: right") == 2, "as far as the device tells"
+    complaints = [line for line in told.out.splitlines() if line.startswith("oclgrind: scale: ")]
+    for what, places in (("data race", r"line 4\b.* and line 5\b"), ("Invalid read of size 4", r"line 6\b")):
+        assert any(re.search(rf"{what} \({places}.* of scale.cl\)", complaint) for complaint in complaints), told
 
 
 def test_init_writes_a_file_that_needs_little(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:

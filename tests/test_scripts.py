@@ -1,5 +1,6 @@
 """What the benchmarks of the search count, and the drawing of their results."""
 
+import functools
 import importlib.util
 import shutil
 import subprocess
@@ -107,6 +108,27 @@ class TestForetoldGain:
         assert len(set(run.rows)) == 40 and run.rows == bench.search(path, seed=1, budget=40).rows
         assert [forecast.trials for forecast in run.forecasts] == [15, 20, 25, 30, 35, 40]
         assert bench.curve(run.rows, bench.load(path).times_ms, 40)[-1] == 1.0
+
+    def test_searches_are_compared_with_a_rival_by_seed(self, tmp_path: Path) -> None:
+        bench = load("bench_search")
+        path = tmp_path / "made.csv"
+        path.write_text("x,time_ms\n1,8\n2,4\n3,2\n4,1\n5,\n", encoding="utf-8")
+        run = functools.partial(bench.Run, space="made", ms=0.0)
+        rows = {x: x - 1 for x in range(1, 6)}
+        found = bench.matched(
+            [
+                run(sampler="ours", seed=0, rows=[rows[5], rows[2], rows[3], rows[4]]),
+                run(sampler="ours", seed=1, rows=[rows[1], rows[5], rows[2]]),
+                run(sampler="kt pso", seed=0, rows=[rows[1], rows[3]]),
+                run(sampler="kt pso", seed=1, rows=[rows[1], rows[4]]),
+                run(sampler="kt pso", seed=2, rows=[rows[4]]),
+            ],
+            [path], "kt pso", 4,
+        )  # fmt: skip
+        assert found["made"] == {
+            "configurations": 5, "runs": 2, "budget": 4, "trials_to_match": (3 + 5) / 2, "trials_of_rival": 2,
+            "speed_at_half": (1 / 2 + 1 / 8) / 2, "speed": (2 + 1 / 4) / 2, "least_speed": 1 / 4,
+        }  # fmt: skip
 
     def test_a_search_with_the_ledger_of_a_sibling_begins_with_its_winner(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

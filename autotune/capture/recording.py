@@ -5,12 +5,15 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from struct import iter_unpack
+from types import FrameType
 from typing import Any
 
 from autotune.errors import AutotuneError, UsageError
@@ -21,6 +24,8 @@ _OPTIONS = ("-std=gnu99", "-O2", "-shared", "-fPIC", "-pthread")
 _COUNTER = "=4Q"
 _BINARY_CACHES = {"PYOPENCL_NO_CACHE": "1"}
 """Variables that make libraries build programs from source, not from binaries that they keep."""
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+"""Signals by which somebody ends a program, which is then not run a second time."""
 PRIVATE, LOCAL = 0x119E, 0x119C
 _READ_ONLY_IMAGE, _CONSTANT, _IS_CONST = 0x11A0, 0x119D, 1
 
@@ -99,9 +104,9 @@ def record(command: Sequence[str], folder: Path, most_bytes: int) -> tuple[list[
     # The loader's layers see every call, also those of libraries that the program loads itself.
     for loaded in ({"OPENCL_LAYERS": str(library)}, {"LD_PRELOAD": str(library)}):
         status = _run(command, {**loaded, "AUTOTUNE_CAPTURE": str(folder), "AUTOTUNE_CAPTURE_BYTES": str(most_bytes)})
-        if any(folder.iterdir()):
+        if any(folder.iterdir()) or -status in _ENDING:
             break
-    else:
+    if not any(folder.iterdir()):
         raise AutotuneError(
             f"{command[0]} ended with status {status}, and called no OpenCL function that could be recorded",
             hint="it must load libOpenCL.so, and have the architecture of this machine",
@@ -151,11 +156,31 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
         process = subprocess.Popen(command, env={**os.environ, **_BINARY_CACHES, **variables})  # noqa: S603
     except OSError as error:
         raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:  # the terminal sends it to the program, too
-            continue
+    with _passing_signals(process):
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:  # the terminal sends it to the program, too
+                continue
+
+
+@contextmanager
+def _passing_signals(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """While entered, SIGTERM and SIGHUP end the program, and this process goes on; a second one kills the program."""
+    asked = False
+
+    def end(number: int, _: FrameType | None) -> None:
+        nonlocal asked
+        process.send_signal(signal.SIGKILL if asked else number)
+        asked = True
+
+    numbers = [n for n in _ENDING if n != signal.SIGKILL and signal.getsignal(n) is not signal.SIG_IGN]
+    former = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def _launches(process: Path) -> Iterator[Launch]:

@@ -94,7 +94,7 @@ def _simulated(family: "FileFamily") -> list[str]:
         if not fatal:
             break
         tell(f"Oclgrind gave up with {' '.join(checks)}: {fatal[1]}")
-    found = dict.fromkeys(filter(None, map(_complaint, re.split(r"\n\s*\n", text))))
+    found = dict.fromkeys(filter(None, map(_complaint, re.split(r"\n(?=\S)", text))))
     return [f"oclgrind: {line}" for line in list(found)[:MOST_COMPLAINTS]]
 
 
@@ -118,17 +118,21 @@ def _log_of_simulator(simulator: list[str], file: Path) -> str:
     return text
 
 
-def _complaint(paragraph: str) -> str:
-    """Return a complaint of Oclgrind in one line, without addresses; empty for anything else."""
-    lines = paragraph.strip().splitlines()
+def _complaint(told: str) -> str:
+    """Return a complaint of Oclgrind in one line, without addresses; empty for anything else.
+
+    A race has two places: that of each access.
+    """
+    lines = told.strip().splitlines()
     what = re.sub(r" (at|to|from)( \w+){0,3} (memory )?address 0x[0-9a-f]+", "", lines[0]) if lines else ""
     if "FATAL ERROR" in what or not re.search(
         r"race|[Ii]nvalid|[Uu]ninitialized|exceeds|outside|out of|alignment|divergence", what
     ):
         return ""
     kernel = next((line.split(":")[1].strip() for line in lines if "Kernel:" in line), "")
-    place = next((line.strip().rstrip(":") for line in lines if "At line" in line), "")
-    return f"{kernel}: {what}{f' ({place[3:]})' if place else ''}"
+    places = dict.fromkeys(line.strip().rstrip(":").removeprefix("At ") for line in lines if "At line" in line)
+    place = f" ({' and '.join(places)})" if places else ""
+    return f"{kernel}: {what}{place}"
 
 
 def _checked(device: Device, family: "FileFamily", *, is_small: bool) -> Iterator[tuple[Problem, Trial]]:

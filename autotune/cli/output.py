@@ -13,7 +13,7 @@ from autotune.errors import AutotuneError, UsageError
 from autotune.lookup.json_table import plain_entry
 from autotune.model.device import Device
 from autotune.model.events import Outcome
-from autotune.model.trial import Winner
+from autotune.model.trial import Request, Winner
 from autotune.paths import replace_file
 
 if TYPE_CHECKING:
@@ -69,16 +69,29 @@ def print_result(options: argparse.Namespace, device: str, outcomes: "Sequence[O
     )
 
 
+def tell_excluded_defaults(device: Device, requests: "Sequence[Request]") -> None:
+    """Say where what a kernel file names as the default is not possible, so that gains are over something else."""
+    from autotune.kernels import find_family
+
+    for problem in (request.problem for request in requests):
+        family = find_family(problem.family)
+        broken = [] if family.is_trusted else family.violations(problem, family.baseline, device.limits)
+        if broken:
+            tell(f"{problem.label}: the default {family.baseline} is not possible ({broken[0]}): another is used")
+
+
 def require_winners(device: Device, outcomes: "Sequence[Outcome]") -> None:
     """Raises AutotuneError, with the commonest reason, when some problem has no winner."""
     failed = [outcome.request.problem.label for outcome in outcomes if outcome.winner is None]
     if failed:
+        from autotune.display.words import remedy_text
+
         shapes = ", ".join(failed[:5]) + (" and others" if len(failed) > 5 else "")
         cause = next((o.commonest_failure for o in outcomes if o.winner is None and o.commonest_failure), None)
         because = f": {cause.count} times {cause.state.value}: {cause.message}" if cause and cause.message else ""
         raise AutotuneError(
             f"no configuration gave correct results for {shapes}{because}",
-            hint=f"run `autotune doctor --device {device.slug}`, or try another driver for the device",
+            hint=remedy_text(next(o.request.problem for o in outcomes if o.winner is None), device.slug),
         )
 
 

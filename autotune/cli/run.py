@@ -12,7 +12,7 @@ from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, LEARN_FROM, QUIET
 from autotune.cli.interrupts import Interrupts, tell_stopped
 from autotune.cli.jobs import run_elsewhere
 from autotune.cli.models import is_model, read_model, tokens_of
-from autotune.cli.output import print_result, require_winners, standard_error, tell
+from autotune.cli.output import print_result, require_winners, standard_error, tell, tell_excluded_defaults
 from autotune.device.links import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
 from autotune.kernels import find_family
@@ -161,6 +161,7 @@ def _tune(
         device = examined(device, store, worker)
         if not options.quiet:
             _tell_duration(device, requests, budget)
+            tell_excluded_defaults(device, requests)
         _tell_lost(store.quarantine_lost())
         outcomes = tune(
             device,

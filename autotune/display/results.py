@@ -15,6 +15,7 @@ from autotune.display.words import (
     percent_text,
     rate_text,
     recheck_text,
+    remedy_text,
 )
 from autotune.kernels import find_family
 from autotune.manual import Topic, for_terminal
@@ -136,7 +137,8 @@ def print_failures(outcomes: "Sequence[Outcome]", slug: str, stream: IO[str]) ->
     page.line(f"Nearly everything failed on {slug}: {count}{others}.")
     message = f": {cause.message}" if cause.message else ""
     page.line(f"Most often ({cause.count} times) it {_FAILED[cause.state]}{message}")
-    page.line(f"Run `autotune doctor --device {slug}`, or try another driver for the device.")
+    advice = remedy_text(worst.request.problem, slug)
+    page.line(f"{advice[0].upper()}{advice[1:]}.")
 
 
 _FAILED = {

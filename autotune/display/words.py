@@ -17,6 +17,14 @@ def rate_text(problem: Problem, time_ns: float) -> str:
     return f"{problem.flops / time_ns:.4g} GFLOP/s"
 
 
+def remedy_text(problem: Problem, slug: str) -> str:
+    """Return what to do where no configuration of a problem gives correct results on a device."""
+    from autotune.kernels import find_family
+
+    remedy = find_family(problem.family).remedy
+    return remedy or f"run `autotune doctor --device {slug}`, or try another driver for the device"
+
+
 def percent_text(share: float) -> str:
     """Format a fraction with two digits: ``2.1%``; below 0.1% as ``<0.1%``."""
     return "<0.1%" if share < 0.001 else f"{100 * share:.2g}%"

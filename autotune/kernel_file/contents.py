@@ -94,7 +94,7 @@ class FileCase(Case):
                 raise ProblemError(f"{function} returned {output!r}, the outputs are {', '.join(outputs)}")
         if not found:
             raise ProblemError(f"{function} returned nothing")
-        return {output: _fitting(values, self.inputs[output], function) for output, values in found.items()}
+        return {output: _fitting(values, self.inputs[output], function, output) for output, values in found.items()}
 
 
 def _poison(kind: "np.dtype[Any]", seed: int) -> Any:
@@ -108,11 +108,15 @@ def _poison(kind: "np.dtype[Any]", seed: int) -> Any:
     return kind.type(limits.max if seed % 2 == 0 else limits.min or limits.max // 3)
 
 
-def _fitting(values: Any, like: NDArray[Any], source: str) -> NDArray[Any]:
-    array = np.asarray(values).reshape(-1)
+def _fitting(values: Any, like: NDArray[Any], source: str, name: str) -> NDArray[Any]:
+    array = np.asarray(values)
     if array.size != like.size:
-        raise ProblemError(f"{source} gave {array.size} elements, the buffer has {like.size}")
-    return array
+        shape = f" in the shape {'x'.join(map(str, array.shape))}" if array.ndim > 1 else ""
+        raise ProblemError(
+            f"{source} gave {array.size} elements{shape}, {name} has {like.size}",
+            hint="arrays are passed with one dimension: reshape them",
+        )
+    return array.reshape(-1)
 
 
 def _called(file: KernelFile, function: str, known: Mapping[str, Any]) -> Any:
@@ -121,6 +125,9 @@ def _called(file: KernelFile, function: str, known: Mapping[str, Any]) -> Any:
     found = _function(inside(file.path.parent, path), name)
     accepted = inspect.signature(found).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    for key, parameter in accepted.items():
+        if parameter.default is parameter.empty and parameter.kind not in _VARIADIC and key not in known:
+            raise ProblemError(f"{path}: {name} asks for {key}, which is none of {', '.join(known)}")
     given = {key: value for key, value in known.items() if takes_all or key in accepted}
     try:
         return found(**{k: value.copy() if isinstance(value, np.ndarray) else value for k, value in given.items()})
@@ -128,6 +135,7 @@ def _called(file: KernelFile, function: str, known: Mapping[str, Any]) -> Any:
         raise ProblemError(f"{path}: {name} failed: {type(error).__name__}: {error}") from error
 
 
+_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 _loading: list[Path] = []
 """Python files that are being loaded."""
 
@@ -175,7 +183,7 @@ def _contents(
     if entry.fill == "file":
         return _loaded(inside(file.path.parent, entry.file), like)
     if entry.fill == "python":
-        return _fitting(_called(file, entry.python, known), like, entry.python).astype(kind)
+        return _fitting(_called(file, entry.python, known), like, entry.python, name).astype(kind)
     if entry.fill in ("zeros", "ones"):
         return np.full(elements, int(entry.fill == "ones"), kind)
     if entry.fill == "ramp":

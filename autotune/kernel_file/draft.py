@@ -18,7 +18,8 @@ _LONGEST_HEAD = 4096
 """Characters of a kernel's declaration."""
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\d{1,6})[ \t]*$", re.MULTILINE)
 _GROUP = re.compile(r"reqd_work_group_size\s*\(([^()]*)\)")
-_TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items()}
+C_TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items()}
+"""Our names of the types of OpenCL C."""
 _OTHERS = {"unsigned": "uint32", "size_t": "uint64", "bool": "uint8", "void": "uint8"}
 _USUAL_SIZE = 1024
 _LARGEST = 1024
@@ -35,7 +36,9 @@ _AXES = "XYZ"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Argument:
+class Argument:
+    """An argument as a kernel declares it."""
+
     name: str
     type: str
     """Name in OpenCL C, without qualifiers."""
@@ -55,7 +58,7 @@ class _Argument:
     def element(self) -> tuple[str, int]:
         """The type of the elements, and how many there are in one of the argument's type."""
         found = re.fullmatch(r"([a-z]+)(2|3|4|8|16)?", self.type)
-        name = _TYPES.get(found[1]) if found else None
+        name = C_TYPES.get(found[1]) if found else None
         if found and name:
             return name, {"": 1, "3": 4}.get(found[2] or "", int(found[2] or 1))
         return _OTHERS.get(self.type, "uint8"), 1
@@ -66,8 +69,8 @@ def draft(source: Path, kernel: str = "") -> str:
 
     Raises UsageError when the source cannot be read or has no such kernel.
     """
-    text = _without_comments(read_text(source))
-    kernels = {found["name"]: found for found in _heads(text)}
+    text = without_comments(read_text(source))
+    kernels = {found["name"]: found for found in heads(text)}
     if not kernels:
         raise UsageError(f"{source} defines no kernel", hint="write the kernel file by hand: autotune help kernels")
     name = kernel or next(iter(kernels))
@@ -76,9 +79,9 @@ def draft(source: Path, kernel: str = "") -> str:
         raise UsageError(f"{source} has no kernel {name[:80]!r}", hint=hint)
     found = kernels[name]
     body = text[found.end() :]
-    body = body[: next((other.start() for other in _heads(body)), None)]
+    body = body[: next((other.start() for other in heads(body)), None)]
     source_ = _Source(text=text, kernel=name, others=[other for other in kernels if other != name], body=body)
-    arguments = {argument.name: argument for argument in _arguments(found["arguments"], body)}
+    arguments = {argument.name: argument for argument in declared_arguments(found["arguments"], body)}
     group = _GROUP.search(found[0])
     return "\n".join(_lines(source.name, source_, list(arguments.values()), group[1] if group else ""))
 
@@ -128,7 +131,7 @@ class _Source:
         return [0, 1] if compared or is_switch else [16, 4, 8, 32, 64]
 
 
-def _heads(text: str) -> Iterator[re.Match[str]]:
+def heads(text: str) -> Iterator[re.Match[str]]:
     """Yield where kernels are defined, up to their braces. The search is bounded, as a source may be anything."""
     end = 0
     for beginning in _BEGINNING.finditer(text):
@@ -142,11 +145,13 @@ def _heads(text: str) -> Iterator[re.Match[str]]:
             yield found
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
+    """Return a source without comments, with the same lines."""
     return re.sub(r"//[^\n]*|/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
 
 
-def _arguments(text: str, body: str) -> Iterator[_Argument]:
+def declared_arguments(text: str, body: str) -> Iterator[Argument]:
+    """Yield the arguments that a kernel declares, from the text between its parentheses and that of its body."""
     qualifiers = r"\b(?:__)?(?:const|restrict|volatile|global|local|constant|private|read_only|write_only|unsigned)\b"
     for part in filter(None, map(str.strip, re.sub(r"(?m)^[ \t]*#.*$", "", text).split(","))):
         words = re.findall(r"\w+", re.sub(qualifiers, " ", re.sub(r"__attribute__\s*\(\(.*?\)\)", "", part)))
@@ -158,11 +163,11 @@ def _arguments(text: str, body: str) -> Iterator[_Argument]:
         written = rf"\b(?:{made})\s*\[[^;]*?\][.\w]*\s*[-+*/%&|^]?=(?!=)|[;{{}})]\s*\*[^;=]*\b(?:{made})\b[^;=]*=(?!=)"
         stored = rf"\b(?:vstore\w*|atom\w*|write_image\w*)\s*\([^;]*\b(?:{made})\b"
         is_written = bool(re.search(f"{written}|{stored}", body))
-        yield _Argument(name=name, type=kind, text=part, is_written=is_written)
+        yield Argument(name=name, type=kind, text=part, is_written=is_written)
 
 
-def _lines(name: str, source: _Source, arguments: list[_Argument], group: str) -> Iterator[str]:
-    numbers = [a for a in arguments if not a.is_pointer and not _is_image(a) and a.element[0] in ("int32", "uint32")]
+def _lines(name: str, source: _Source, arguments: list[Argument], group: str) -> Iterator[str]:
+    numbers = [a for a in arguments if not a.is_pointer and not is_image(a) and a.element[0] in ("int32", "uint32")]
     large = [name for name, value in source.numbers.items() if value > _LARGEST]
     sizes = [a.name for a in numbers if not hasattr(Problem, a.name)] or large or ["n"]
     parameters = {
@@ -242,20 +247,21 @@ def _first(value: int, values: list[int]) -> list[int]:
     return [value, *(other for other in values if other != value)]
 
 
-def _doubt(argument: _Argument) -> str:
+def _doubt(argument: Argument) -> str:
     """Return a comment on an argument whose type is not one of OpenCL C."""
-    is_known = _is_image(argument) or argument.element[0] != "uint8" or argument.type in ("uchar", "bool")
+    is_known = is_image(argument) or argument.element[0] != "uint8" or argument.type in ("uchar", "bool")
     return "" if is_known else f"  # check this: its type is {argument.type}"
 
 
-def _is_image(argument: _Argument) -> bool:
+def is_image(argument: Argument) -> bool:
+    """Return whether an argument is an image of any kind."""
     return argument.type.startswith("image")
 
 
-def _entry(argument: _Argument, sizes: list[str], is_output: bool, work_group: str) -> str:
+def _entry(argument: Argument, sizes: list[str], is_output: bool, work_group: str) -> str:
     size = " * ".join(dict.fromkeys(sizes[:2]))
     element, width = argument.element
-    if _is_image(argument):
+    if is_image(argument):
         access = ', access = "out"' if argument.has("write_only") else ""
         if argument.type == "image1d_buffer_t":
             return 'line = "float32", size = "' + size + '", over = "BUFFER"'

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 from autotune.errors import ConfigurationError, ProblemError, UsageError, did_you_mean
 from autotune.kernel_file.format import REFERENCE, Formula, KernelFile, LaunchEntry
 from autotune.kernel_file.reading import BESIDE_SIZES, parts, read_kernel_file
+from autotune.kernel_file.signature import check_signatures
 from autotune.kernel_file.source import template_of
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
@@ -136,6 +137,8 @@ class FileFamily(KernelFamily):
             texts[f"{REFERENCE}.cl.j2"] = template_of(file, sources)
         self.template_files = texts  # type: ignore[misc]
         self._check_use(texts[f"{file.name}.cl.j2"])
+        check_signatures(file)
+        self.remedy = f"autotune check {file.path} says more"  # type: ignore[misc]
 
     @property
     def requests(self) -> list[Request]:

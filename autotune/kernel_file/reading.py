@@ -11,6 +11,7 @@ from pathlib import Path
 from autotune.codec import Node, parse, read, read_file
 from autotune.errors import ConfigurationError, TableError, UsageError, did_you_mean
 from autotune.kernel_file.format import NAME, ArgumentEntry, KernelFile, LaunchEntry
+from autotune.model.device import DeviceLimits
 from autotune.model.problem import ELEMENT_TYPES, Problem
 from autotune.space.expression import Expression
 from autotune.space.plan_formula import parts_of
@@ -175,9 +176,10 @@ def _formulas(file: KernelFile) -> Faults:
 
 
 def _constraints(file: KernelFile) -> Faults:
+    limits = DeviceLimits().constraint_values()
     for name, wanted in file.constraints.items():
         key, condition = f"constraints.{name}", wanted if isinstance(wanted, str) else wanted.condition
-        faults = list(_faults_of(key, condition, None))
+        faults = list(_faults_of(key, condition, {*file.sizes, *file.parameters, *limits}))
         yield from faults
         used = frozenset() if faults else Expression(condition).names
         combinations = prod(len(values) for parameter, values in file.parameters.items() if parameter in used)
@@ -209,21 +211,22 @@ def parts(formula: str | int) -> list[str]:
     return parts_of(formula) if isinstance(formula, str) else [str(formula)]
 
 
-def _faults_of(key: str, formula: str | float, known: Collection[str] | None, *, most_parts: int = 1) -> Faults:
-    """Yield what is wrong with a formula; `known` are the names it may use, None for any: also limits of a device."""
+def _faults_of(key: str, formula: str | float, known: Collection[str], *, most_parts: int = 1) -> Faults:
+    """Yield what is wrong with a formula; `known` are the names it may use."""
     if not isinstance(formula, str) or formula == "":
         return
     try:
         found = parts(formula) if most_parts > 1 else [formula]
         names = {name for part in found for name in Expression(part).names} - {"True", "False"}
     except (ConfigurationError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = error.message if isinstance(error, ConfigurationError) else "it is not an expression"
+        reason = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
+        reason = error.message if isinstance(error, ConfigurationError) else f"it is not an expression{reason}"
         yield key, f"{formula[:80]!r}: {reason}"
         return
     if len(found) > most_parts:
         yield key, f"has more than {most_parts} parts"
-    for name in sorted(names - {*known}) if known is not None else ():
-        yield key, f"{formula[:80]!r} uses {name}, which is not known here{_guess(name, known or ())}"
+    for name in sorted(names - {*known}):
+        yield key, f"{formula[:80]!r} uses {name}, which is not known here{_guess(name, known)}"
 
 
 def _guess(name: str, known: Collection[str]) -> str:

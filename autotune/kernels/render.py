@@ -11,13 +11,13 @@ from types import FrameType
 from typing import Any
 
 from jinja2 import BaseLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined, Template, TemplateError
-from jinja2.exceptions import SecurityError
+from jinja2.exceptions import SecurityError, TemplateSyntaxError
 from jinja2.meta import find_referenced_templates, find_undeclared_variables
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from autotune import __version__
-from autotune.errors import BuildError, ConfigurationError
+from autotune.errors import BuildError, ConfigurationError, UsageError
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.plan import Plan
@@ -45,7 +45,7 @@ def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> st
         template = _environment(family).get_template(family.template_name(configuration.algorithm))
         return template.render(values) if family.is_trusted else _render_bounded(template, values)
     except TemplateError as error:
-        raise BuildError(f"template of {family.name} {configuration.algorithm} failed: {error}") from error
+        raise BuildError(f"{_told_of(family, configuration.algorithm)} failed: {error}") from error
 
 
 def _render_bounded(template: Template, values: Mapping[str, Value]) -> str:
@@ -111,9 +111,21 @@ def template_hash(family: KernelFamily, algorithm: str) -> str:
 @cache
 def names_read(family: KernelFamily, algorithm: str) -> frozenset[str]:
     """Return the names that the source may depend on: configurations with equal values for them share a source."""
-    parse = _environment(family).parse
-    texts = [family.templates[name] for name in _templates(family, algorithm)]
-    return frozenset(name for text in texts for name in find_undeclared_variables(parse(text)))
+    parsed = [_parsed(family, name) for name in _templates(family, algorithm)]
+    return frozenset(name for template in parsed for name in find_undeclared_variables(template))
+
+
+def _parsed(family: KernelFamily, name: str) -> Any:
+    """Return the syntax tree of a template. Raises UsageError for one that is not Jinja2."""
+    try:
+        return _environment(family).parse(family.templates[name])
+    except TemplateSyntaxError as error:
+        told = name.partition(".")[0].rpartition("/")[2]
+        raise UsageError(f"template of {told}, line {error.lineno}: {error.message}") from error
+
+
+def _told_of(family: KernelFamily, algorithm: str) -> str:
+    return f"template of {family.name}" + (f" {algorithm}" if algorithm != family.name else "")
 
 
 def _templates(family: KernelFamily, algorithm: str) -> list[str]:
@@ -124,7 +136,7 @@ def _templates(family: KernelFamily, algorithm: str) -> list[str]:
         name = pending.pop(0)
         if name not in found:
             found.append(name)
-            parsed = _environment(family).parse(family.templates[name])
+            parsed = _parsed(family, name)
             pending += sorted(n for n in find_referenced_templates(parsed) if n)
     return found
 

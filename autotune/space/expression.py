@@ -234,7 +234,9 @@ def _joined(joint: str, terms: Iterable[str]) -> str:
 
 
 def _refuse(text: str, node: ast.AST) -> NoReturn:
-    raise ConfigurationError(f"expression {text!r} may not use {ast.unparse(node)!r}")
+    is_quotient = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+    reason = ": // divides whole numbers" if is_quotient else ""
+    raise ConfigurationError(f"expression {text!r} may not use {ast.unparse(node)!r}{reason}")
 
 
 def _of_arrays(function: str) -> Callable[[Any, Any], Any]:

@@ -134,6 +134,8 @@ class KernelFamily(ABC):
     """
     is_trusted: ClassVar[bool] = True
     """Whether its templates may use all of Jinja2; otherwise they are rendered in a sandbox, with limits."""
+    remedy: ClassVar[str] = ""
+    """What helps where no configuration gives correct results, other than to examine the device."""
     packing_parameters: ClassVar[tuple[str, ...]] = ()
     """Parameters that, besides the launches of a plan, tell how an operand is packed. Kernels of configurations that
     agree on all of that can use the same packed operand."""
