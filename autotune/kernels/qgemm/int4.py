@@ -77,7 +77,8 @@ def _arrays(qweight: Any, qzeros: Any, scales: Any) -> tuple[NDArray[Any], NDArr
 def _spread(words: NDArray[Any]) -> NDArray[np.uint8]:
     """Return the nibbles of words on one axis more, the lowest first."""
     shifts = np.arange(0, 4 * _NIBBLES, 4, dtype=np.uint32)
-    return (np.ascontiguousarray(words).view(np.uint32)[:, :, None] >> shifts & 15).astype(np.uint8)
+    native = np.ascontiguousarray(words, dtype=words.dtype.newbyteorder("="))
+    return (native.view(np.uint32)[:, :, None] >> shifts & 15).astype(np.uint8)
 
 
 def _weights(quants: NDArray[np.uint8], zeros: NDArray[np.uint8], scales: NDArray[Any]) -> Int4Weights:
