@@ -390,6 +390,10 @@ def _in_int8(problem: QGemmProblem) -> QGemmProblem:
         (lambda w, z, s: (w[:-1], z, s), "groups have 28 weights"),
         (lambda w, z, s: (w, z[:1], s), "do not go with"),
         (lambda w, z, s: (w[:2], z[:1], s[:1]), "groups have 16 weights"),
+        (lambda w, z, s: (w, z[:0], s[:0]), r"qzeros is int32 of shape \(0, 2\)"),
+        (lambda w, z, s: (w[:0], z, s), r"qweight is int32 of shape \(0, 16\)"),
+        (lambda w, z, s: (w, z, s.astype(np.float32) * 1e6), "infinite or NaN in float16"),
+        (lambda w, z, s: (w, z, s * np.nan), "infinite or NaN in float16"),
         (lambda w, z, s: (w, z, s, np.arange(64)[::-1] // 32), "act-order"),
     ],
 )
