@@ -258,7 +258,7 @@ def _read_starts(starts: Any, weights: Any, x: Any) -> Any:
     return values.astype(np.int32)
 
 
-def _read_weights(weights: Any, name: str, shape: Sequence[int] | None) -> tuple[Any, str, tuple[int, ...]]:
+def _read_weights(weights: Any, name: Any, shape: Sequence[int] | None) -> tuple[Any, str, tuple[int, ...]]:
     """Return the bytes of weights, their format and their shape. Raises ProblemError."""
     is_tensor = all(hasattr(weights, part) for part in ("tensor_type", "data", "shape"))
     if (is_tensor or isinstance(weights, Int4Weights)) and (name or shape is not None):
