@@ -434,8 +434,8 @@ def _strangers() -> str:
         failed = f"{_total(jobs.values(), 'failed')} of {_total(jobs.values(), 'trials')}"
         rows.append([row["about"], *cells, failed, row.get("gemm", ""), len(row["faults"])])
     text = (
-        "The main job on drivers and processors: `devices`, `doctor`, four searches, `lookup`, and nine products in "
-        "Python against NumPy. A cell has the winner, its speed as a multiple of the plainest kernel's, and the "
+        "The main job on drivers and processors: `devices`, `doctor`, searches, `lookup`, and products in Python "
+        "against NumPy. A cell has the winner, its speed as a multiple of the plainest kernel's, and the "
         "default's speed over the winner's. On emulated processors instructions are translated one by one, so their "
         "ratios say nothing about real ones; what they show is that drivers compile, kernels run right, and searches "
         "end well. A fault is a step that hung, failed without a plain reason, or computed something wrong."

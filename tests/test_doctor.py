@@ -13,10 +13,12 @@ import autotune.measure.doctor
 from autotune.cli import main
 from autotune.cli.doctor import checked, examined
 from autotune.codec import Node
+from autotune.device.probes import PROBES
 from autotune.device.profile import find_profile
 from autotune.errors import AutotuneError, ProblemError
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup.json_table import read_device
 from autotune.measure import doctor
@@ -213,6 +215,16 @@ def test_types_are_told_apart() -> None:
 def test_what_is_broken_leaves_the_space(probe: str, problem: Problem, name: str, value: Any) -> None:
     assert value in values(CAPABLE, problem, name)
     assert value not in values(broken(probe).applied_to(CAPABLE), problem, name)
+
+
+@pytest.mark.parametrize("problem", [INT8, QGemmProblem(m=64, n=1, k=64, weights="q8_0", mode="int8")])
+def test_dot_products_are_tried_as_kernels_are_built(problem: Problem) -> None:
+    """Intel's compiler for processors knows them from OpenCL C 2.0 on, so that without options it looks broken."""
+    family = find_family(problem.family)
+    multiplying = [one.name for one in family.algorithms if "integer_dot" in {p.name for p in one.parameters}]
+    space = SearchSpace(family, problem, CAPABLE.limits, algorithms=multiplying, overrides={"integer_dot": ("khr",)})
+    options = {option for option in family.plan(problem, space[0]).build_options if option.startswith("-cl-std")}
+    assert [options] == [set(tried) for tried in PROBES[INTEGER_DOT_KHR].options]
 
 
 def test_image_views_may_break_alone() -> None:

@@ -101,6 +101,11 @@ def test_a_file_is_a_family(folder: Path) -> None:
     assert [problem.size_vector for problem in family.examples()] == [(1,), (37,), (1000,)]
 
 
+def test_a_byte_order_mark_is_no_fault(folder: Path) -> None:
+    """Editors on Windows write one."""
+    assert family_of(folder, f"\ufeff{FILE}").name == family_of(folder, FILE).name
+
+
 def test_configurations_without_work_items_are_left_out_of_the_space(folder: Path, pocl: Device) -> None:
     text = FILE.replace("round_up(ceil_div(n, PER_ITEM), GROUP)", "n // (PER_ITEM * GROUP) * GROUP")
     family = family_of(folder, text)
@@ -214,6 +219,8 @@ MANY = "".join(f"A{number} = [1, 2, 3, 4], " for number in range(30))
         ("parameters = {", f"parameters = {{ {MANY}", "span .* configurations: at most"),
         ("parameters = {", f"parameters = {{ {MANY} B = [1],", "needs from 1 to 32 parameters"),
         ("sizes = { n = 1000 }", "sizes = { n = 1152921504606846976 }", r"sizes\.n: must be from 1 to"),
+        ("n = 1000", f"n = {'9' * 5000}", "has a number of too many digits"),
+        ("n = 1000", f"n = 0x{'f' * 5000}", "has a number of too many digits"),
         ('"round_up(ceil_div(n, PER_ITEM), GROUP)"', '"n * n * n * n * n"', "cannot be launched with"),
         ('size = "n", access', 'size = "n * n * n * n * n * n", access', "y would have"),
         ('"round_up(ceil_div(n, PER_ITEM), GROUP)"', '"n // (PER_ITEM - PER_ITEM)"', "divides by zero"),

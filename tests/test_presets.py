@@ -12,11 +12,13 @@ from autotune.kernels.presets import (
     PRESETS,
     merge,
     mobilenetv2_layers,
+    parse_lines,
     preset,
     read_shapes,
     resnet50_layers,
     size_names,
 )
+from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.model.trial import Request
 
@@ -233,6 +235,22 @@ def test_a_bad_shapes_file_is_one_clear_error(tmp_path: Path, content: str | byt
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400 + len(str(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1,1,33 q4_0 x3 conv", "k must be a multiple of 32, the block of q4_0, not 33"),
+        ("1,1,0 q4_k", "k must be at least 1"),
+        ("1099511627776,1,256 q4_0", "an operand of more than"),
+        ("1,1,32 q4_0 experts=1000000000 conv", "experts must be at most 4096"),
+        ("1,1,32", "it names no weights"),
+    ],
+)
+def test_the_error_of_a_line_is_about_what_is_wrong_in_it(line: str, message: str) -> None:
+    [(number, found)] = parse_lines([line], QGemmProblem)
+    assert number == 1 and isinstance(found, UsageError)
+    assert message in str(found)
 
 
 def test_unreadable_shapes_files(tmp_path: Path) -> None:

@@ -252,7 +252,9 @@ class TestConfigurations:
     @pytest.mark.parametrize("device", [name for name in DEVICES if name != "smallest"])
     def test_the_default_is_more_than_the_baseline(self, device: str) -> None:
         shapes = ("64,1,256 q4_0", "2048,1,2048 q4_k", "2048,4,2048 q6_k int8", "8192,512,2048 q8_0 float16")
-        for problem in map(QGemmProblem.parse, (*shapes, "24,1,256 mxfp4", "2880,4,2880 mxfp4 experts=32 int8")):
+        arrays = ("2048,1,2048 int4-g32", "4096,4,4096 int4z-g128 int8", "4096,64,4096 int4-g128 float16")
+        others = ("24,1,256 mxfp4", "2880,4,2880 mxfp4 experts=32 int8", *arrays)
+        for problem in map(QGemmProblem.parse, (*shapes, *others)):
             default = FAMILY.default(problem, DEVICES[device], ())
             assert default.algorithm != "naive", problem.label
             assert device != "mali" or default.algorithm != "local_tile", "its local memory is main memory"

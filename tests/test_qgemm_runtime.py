@@ -10,7 +10,7 @@ import numpy as np
 import pyopencl as cl
 import pyopencl.array as cla
 import pytest
-from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, dequantize
+from gguf import GGMLQuantizationType, GGUFEndian, GGUFReader, GGUFWriter, dequantize
 from numpy.typing import NDArray
 
 from autotune.errors import ProblemError
@@ -297,6 +297,19 @@ def test_tensors_without_kernels_are_refused(make: Callable[..., QGemm], tmp_pat
         make().prepare(odd, "q4_0")
 
 
+def test_tensors_of_a_big_endian_file_are_refused(make: Callable[..., QGemm], tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "model.gguf", "llama", endianess=GGUFEndian.BIG)
+    raw, _ = weights_of("q4_0", 4, 64)
+    writer.add_tensor("blk.0.attn_q.weight", raw.reshape(4, -1), raw_dtype=GGMLQuantizationType.Q4_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    [tensor] = GGUFReader(tmp_path / "model.gguf").tensors
+    with pytest.raises(ProblemError, match=r"the tensor blk.0.attn_q.weight is big-endian"):
+        make().prepare(tensor)
+
+
 # GPTQ and AWQ, by the definitions of their formats
 
 
@@ -329,6 +342,8 @@ def test_gptq(make: Callable[..., QGemm], group: int, named: int, is_symmetric: 
     v2 = from_gptq(qweight, words(zeros % 16, IN_ORDER), scales, zeros_less_one=False)
     if is_symmetric:
         assert np.array_equal(v2.data, converted.data)
+    foreign = from_gptq(qweight.astype(">i4"), words(zeros - 1, IN_ORDER).astype(">i4"), scales.astype(">f2"))
+    assert np.array_equal(foreign.data, converted.data)
 
 
 def test_awq(make: Callable[..., QGemm], pocl: Device) -> None:
@@ -375,6 +390,10 @@ def _in_int8(problem: QGemmProblem) -> QGemmProblem:
         (lambda w, z, s: (w[:-1], z, s), "groups have 28 weights"),
         (lambda w, z, s: (w, z[:1], s), "do not go with"),
         (lambda w, z, s: (w[:2], z[:1], s[:1]), "groups have 16 weights"),
+        (lambda w, z, s: (w, z[:0], s[:0]), r"qzeros is int32 of shape \(0, 2\)"),
+        (lambda w, z, s: (w[:0], z, s), r"qweight is int32 of shape \(0, 16\)"),
+        (lambda w, z, s: (w, z, s.astype(np.float32) * 1e6), "infinite or NaN in float16"),
+        (lambda w, z, s: (w, z, s * np.nan), "infinite or NaN in float16"),
         (lambda w, z, s: (w, z, s, np.arange(64)[::-1] // 32), "act-order"),
     ],
 )
@@ -399,6 +418,10 @@ def test_arrays_that_are_not_of_gptq(arrays: Callable[..., tuple[Any, ...]], mes
         ((np.zeros(144, np.uint8),), "do not tell their format and shape"),
         ((np.zeros(36, np.float32), "q4_0", (4, 64)), "the weights are float32"),
         (([1, 2], "q4_0", (4, 64)), "the weights are a list"),
+        ((np.zeros(144, np.uint8), "q4_0", (4.5, 64)), r"not \(4.5, 64\)"),
+        ((np.zeros(144, np.uint8), "q4_0", "ab"), "not 'ab'"),
+        ((np.zeros(144, np.uint8), "q4_0", 256), "not 256"),
+        ((np.zeros(144, np.uint8), 4, (4, 64)), "do not tell their format and shape"),
     ],
 )
 def test_weights_that_do_not_fit(make: Callable[..., QGemm], arguments: tuple[Any, ...], message: str) -> None:
@@ -415,7 +438,7 @@ def test_operands_that_do_not_fit(make: Callable[..., QGemm], pocl: Device) -> N
     shared = qgemm.allocate((2, 16), np.float32)
     calls: tuple[tuple[Callable[[], Any], str], ...] = (
         (lambda: qgemm(activations(2, 32), weights), r"x has shape \(2, 32\): its last axis should be the 64"),
-        (lambda: qgemm(np.zeros((0, 64), np.float32), weights), "its last axis"),
+        (lambda: qgemm(np.zeros((0, 64), np.float32), weights), r"x is empty: its shape is \(0, 64\)"),
         (lambda: qgemm(np.float32(1), weights), "x is a float32"),
         (lambda: qgemm(x.astype(np.float64), weights), "x is float64"),
         (lambda: qgemm(x.astype(">f4"), weights), "byte order"),

@@ -286,6 +286,17 @@ def test_status_tells_what_is_tuned_and_out_of_date(database: str, capsys: pytes
     assert (one["device"], one["driver"], one["stale"], one["set_aside"]) == (DEVICE.slug, "2.0", {"driver": 1}, {})
 
 
+@pytest.mark.parametrize("drivers", [("3.1", "3.0-rc2"), ("3.0-rc2", "3.1")])
+def test_status_goes_by_the_driver_that_other_commands_use(
+    database: str, drivers: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = [dataclasses.replace(DEVICE, driver=driver) for driver in drivers]
+    monkeypatch.setattr(discovery, "discover", lambda: devices)
+    assert discovery.select("cpu", devices).driver == "3.1"
+    assert main(["status", "--db", database, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["driver"] == "3.1"
+
+
 def test_status_without_any_device_here_tells_what_the_database_holds(
     database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

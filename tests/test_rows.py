@@ -20,6 +20,7 @@ import pytest
 from autotune.device.opencl import Session
 from autotune.errors import ProblemError
 from autotune.kernels import find_family
+from autotune.kernels.reduce import ReduceProblem
 from autotune.kernels.render import template_hash
 from autotune.kernels.rows import FAMILY, Rows, RowsProblem
 from autotune.kernels.rows.plan import PLAN
@@ -421,6 +422,8 @@ class TestRuntime:
                 operation(problem, **operands)
         with pytest.raises(ProblemError, match="scale is a str"):
             operation(RowsProblem(batch=4, channels=8, operation="softmax"), input=x, scale="large")
+        with pytest.raises(ProblemError, match="rows takes a RowsProblem, not a ReduceProblem"):
+            operation(ReduceProblem(batch=4, channels=8), input=x)
 
     def test_an_array_of_another_queue_is_waited_for_at_every_call(self, operation: Operation) -> None:
         elsewhere = cl.CommandQueue(operation.queue.context)

@@ -90,6 +90,10 @@ def test_the_main_job(name: str, tmp_path: Path) -> None:
     done = there.run("gemm", "-c", SCRIPT.PRODUCTS, "0:0", database, *(f"32,32,32:{kind}" for kind in kinds))
     assert (done.status, there.faults) == (0, []), done.errors
     assert done.output.splitlines()[-1] == json.dumps({"of": len(kinds), "wrong": []})
+    others = ("qgemm:17,1,64 q4_0", "rows:5,33,softmax", "qgemm:19,3,256 q4_k int8")[: len(kinds)]
+    done = there.run("others", "-c", SCRIPT.OPERATIONS, "0:0", database, *others)
+    assert (done.status, there.faults) == (0, []), done.errors
+    assert done.output.splitlines()[-1] == json.dumps({"of": len(others), "wrong": [], "refused": []})
 
 
 def test_an_emulated_processor_is_one_for_children_and_for_those_who_read_its_features(tmp_path: Path) -> None:
@@ -159,13 +163,14 @@ def test_the_table_tells_each_stranger_in_a_line() -> None:
     failed = {**job, "winner": None, "told": "SIGABRT: LLVM | says\nno"}
     rows = {
         "one": {"about": "One", "devices": "pocl-x", "doctor": "ok", "jobs": {"float32": job, "int8": failed},
-                "lookup": "ok", "gemm": "12 of 12", "faults": ["bad"], "took_s": 130},
+                "lookup": "ok", "gemm": "12 of 12", "others": "7 of 7", "faults": ["bad"], "took_s": 130},
         "two": {"about": "Two", "unavailable": "apt install two"},
     }  # fmt: skip
     told = SCRIPT.table(rows).splitlines()
     assert told[2] == (
-        "| One | pocl-x | ok | panel, 2/9 failed, 0.87, 41.3x | - | 2/9 failed, SIGABRT: LLVM says no | - | ok "
-        "| 12 of 12 | 1 | 2 min |"
+        "| One | pocl-x | ok | panel, 2/9 failed, 0.87, 41.3x | - | 2/9 failed, SIGABRT: LLVM says no "
+        + "| - " * (len(SCRIPT.jobs(1)) - 3)
+        + "| ok | 12 of 12 | 7 of 7 | 1 | 2 min |"
     )
     assert told[3].startswith("| Two | cannot be had: apt install two |")
     assert len({line.count("|") for line in told}) == 1

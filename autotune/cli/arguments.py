@@ -173,7 +173,7 @@ def shape(meaning: str) -> Argument:
         "SHAPE",
         f"{meaning}; one value per shape, quoted if it has words: "
         '512,512,512 (or 512x512x512) "64,64,64 nt float16 batch=12" "1,4096,4096 constant=b"; '
-        "for reduce and rows BATCH,CHANNELS[,operation[,dtype]]",
+        'for qgemm "2048,1,2048 q4_0"; for reduce and rows BATCH,CHANNELS[,operation[,dtype]]',
     )
 
 

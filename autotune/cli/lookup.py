@@ -29,7 +29,8 @@ ASKED = (
         "shape",
         metavar="SHAPE",
         nargs="+",
-        help="sizes and words: M N K [nt] [float16] [batch=4] [constant=b], or M,N,K",
+        help="sizes and words: M N K [nt] [float16] [batch=4] [constant=b], or M,N,K; of other families as autotune "
+        "run takes it",
     ),
     one_of(file("--table", "an exported table (JSON or SQLite)"), DATABASE),
     JSON,

@@ -30,10 +30,13 @@ def status_command(options: argparse.Namespace) -> int:
 
 
 def _drivers() -> dict[str, str]:
-    """Return the drivers of this machine's devices by slug; empty without devices, which a status does not need."""
-    from autotune.device.discovery import discover
+    """Return the drivers of this machine's devices by slug; empty without devices, which a status does not need.
+
+    Of several runtimes of one processor it is the driver that other commands use.
+    """
+    from autotune.device.discovery import discover, preference
 
     try:
-        return {device.slug: device.driver for device in discover()}
+        return {device.slug: device.driver for device in sorted(discover(), key=preference)}
     except AutotuneError:
         return {}

@@ -161,7 +161,7 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
     The selector is compared with these in order, and the first that matches any device decides: `platform:device`
     numbers, slug, family (`gpu`: all but processors), whole name, part of a slug or of a raw string. Case does not
     matter. ``@3.1`` after any of them requires a driver whose version begins with 3.1. If all matches are OpenCL
-    runtimes of one processor, `_preference` decides. Raises NoSuchDeviceError when no device matches,
+    runtimes of one processor, `preference` decides. Raises NoSuchDeviceError when no device matches,
     DeviceSelectionError when several do.
     """
     wanted, _, version = selector.strip().lower().partition("@")
@@ -169,7 +169,7 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
     matches = [device for device in matches if device.driver.lower().startswith(version)]
     processors = {processor_of(device.slug) if device.family == "cpu" else "" for device in matches}
     if len(matches) > 1 and len(processors) == 1 and processors != {""}:  # several runtimes of one processor
-        chosen = max(matches, key=_preference)
+        chosen = max(matches, key=preference)
         others = ", ".join(f"{_exact(device)} ({device.selector})" for device in matches if device is not chosen)
         _LOG.warning("%s (%s) is used for the processor; also available: %s", _exact(chosen), chosen.selector, others)
         return chosen
@@ -208,7 +208,7 @@ def _matches(wanted: str, devices: Sequence[Device]) -> list[Device]:
     return []
 
 
-def _preference(device: Device) -> tuple[bool, bool, tuple[int, ...]]:
+def preference(device: Device) -> tuple[bool, bool, tuple[int, ...]]:
     """Sort key: runtimes made for processors first; then PoCL, which most tables are for; then the newest version."""
     return (
         not is_imitation(device.slug),

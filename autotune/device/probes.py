@@ -120,11 +120,12 @@ def _half_results() -> Numbers:
     return np.concatenate([np.zeros(2 * ITEMS), *results]).astype(np.float16)
 
 
-def _integer_dot(name: str, call: str, head: str = "") -> Probe:
-    """Test the dot product of four pairs of int8 values."""
+def _integer_dot(name: str, call: str, head: str = "", standard: str = "") -> Probe:
+    """Test the dot product of four pairs of int8 values, built as kernels with it are."""
     body = f"((__global int *)out)[item] = {call.format(a='vload4(item, a_char)', b='vload4(item, b_char)')};"
     products = (_rows(0, 4) * _rows(1, 4)).sum(axis=1).astype(np.int32)
-    return Probe(name=name, head=head, body=body, expected=lambda _: products)
+    options = ((standard,) if standard else (),)
+    return Probe(name=name, head=head, body=body, expected=lambda _: products, options=options)
 
 
 def _enabled(extension: str) -> str:
@@ -220,7 +221,9 @@ PROBES: Mapping[str, Probe] = {
             body="((__global int *)out)[item] = a_int[item];",
             expected=lambda _: _A,
         ),
-        _integer_dot(checkup.INTEGER_DOT_KHR, "dot_4x8packed_ss_int(as_uint({a}), as_uint({b}))"),
+        _integer_dot(
+            checkup.INTEGER_DOT_KHR, "dot_4x8packed_ss_int(as_uint({a}), as_uint({b}))", standard="-cl-std=CL3.0"
+        ),
         _integer_dot(checkup.INTEGER_DOT_ARM, "arm_dot({a}, {b})", _enabled("cl_arm_integer_dot_product_int8")),
         _integer_dot(checkup.INTEGER_DOT_PTX, "dp4a(as_int({a}), as_int({b}))", _DP4A),
     )

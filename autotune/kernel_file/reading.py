@@ -33,7 +33,7 @@ def read_kernel_file(path: Path) -> KernelFile:
     """Return the content of a kernel file. Raises UsageError, which names the file, the line and the key."""
     text = ""
     try:
-        text = read_file(path).decode("utf-8")
+        text = read_file(path).decode("utf-8-sig")
         node = parse(text) if path.suffix == ".json" else Node(tomllib.loads(text))
         _refuse_unknown(node.members())
         file = dataclasses.replace(read(KernelFile, node), path=path.resolve())
@@ -42,6 +42,8 @@ def read_kernel_file(path: Path) -> KernelFile:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
+    except ValueError as error:  # Python converts no number of more than 4300 digits
+        raise UsageError(f"{path} has a number of too many digits") from error
     except RecursionError as error:
         raise UsageError(f"{path}: tables are nested too deeply") from error
     except TableError as error:

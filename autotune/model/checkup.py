@@ -12,7 +12,7 @@ from typing import Any
 from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
 from autotune.model.problem import NUMBER_TYPES
 
-PROBES_VERSION = 5
+PROBES_VERSION = 6
 """Incremented when probes or findings change so that checkups of other versions are neither valid nor read."""
 
 PROGRAMS = 10

@@ -165,7 +165,9 @@ def qgemm_problem(x: Any, out: Any, weights: QGemmProblem, mode: str) -> QGemmPr
     NumPy arrays may have gaps, since they are copied. Raises ProblemError.
     """
     shape = tuple(int(size) for size in x.shape)
-    if not shape or min(shape) < 1 or shape[-1] != weights.k:
+    if shape and min(shape) < 1:
+        raise ProblemError(f"x is empty: its shape is {shape}")
+    if not shape or shape[-1] != weights.k:
         raise ProblemError(f"x has shape {shape}: its last axis should be the {weights.k} of the weights")
     if not mode and x.dtype.name not in _QUANTISED_MODES:
         raise ProblemError(f"x is {x.dtype}", hint=f"pass {' or '.join(_QUANTISED_MODES)}")

@@ -32,6 +32,8 @@ class _Request(Request):
 
 def _request(family: KernelFamily, problem: Problem, given: Mapping[str, Kind | None], is_resident: bool) -> _Request:
     """Read the request of operands of these kinds by name; what is not on the device is taken as a NumPy array."""
+    if not isinstance(problem, family.problem_type):
+        raise ProblemError(f"{family.name} takes a {family.problem_type.__name__}, not a {type(problem).__name__}")
     plan = family.plan(problem, family.baseline)
     buffers = {b.name: b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT)}
     scalars = {name: scalar.value for name, scalar in plan.named_scalars.items()}

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -257,7 +258,7 @@ def _read_starts(starts: Any, weights: Any, x: Any) -> Any:
     return values.astype(np.int32)
 
 
-def _read_weights(weights: Any, name: str, shape: Sequence[int] | None) -> tuple[Any, str, tuple[int, ...]]:
+def _read_weights(weights: Any, name: Any, shape: Sequence[int] | None) -> tuple[Any, str, tuple[int, ...]]:
     """Return the bytes of weights, their format and their shape. Raises ProblemError."""
     is_tensor = all(hasattr(weights, part) for part in ("tensor_type", "data", "shape"))
     if (is_tensor or isinstance(weights, Int4Weights)) and (name or shape is not None):
@@ -265,16 +266,16 @@ def _read_weights(weights: Any, name: str, shape: Sequence[int] | None) -> tuple
     if isinstance(weights, Int4Weights):
         return weights.data, weights.format, weights.shape
     if is_tensor:
-        return (
-            weights.data.reshape(-1),
-            _format_of_tensor(weights),
-            tuple(int(size) for size in reversed(weights.shape)),
-        )
-    if not name or shape is None:
+        name = _format_of_tensor(weights)
+        return weights.data.reshape(-1), name, tuple(int(size) for size in reversed(weights.shape))
+    if not name or not isinstance(name, str) or shape is None:
         raise ProblemError("the bytes of weights do not tell their format and shape", hint="pass format and shape")
-    sizes = tuple(int(size) for size in shape)
+    try:
+        sizes = tuple(index(size) for size in shape)
+    except TypeError:
+        sizes = ()
     if len(sizes) not in (2, 3):
-        raise ProblemError(f"weights have shape (m, k) or (experts, m, k), not {sizes}")
+        raise ProblemError(f"weights have shape (m, k) or (experts, m, k), not {shape!r:.80}")
     return weights, name.lower(), sizes
 
 
@@ -286,4 +287,8 @@ def _format_of_tensor(tensor: Any) -> str:
         hint = "use Gemm for it" if kind in _FLOATS else "requantise it, or dequantise it for Gemm"
         there = ", ".join(one.upper() for one in FORMATS if not FORMATS[one].in_arrays)
         raise ProblemError(f"the tensor {tensor.name} has type {kind}; there are kernels for {there}", hint=hint)
+    # The bytes of blocks are as in the file; only the numbers of the header tell their order.
+    parts = getattr(getattr(tensor, "field", None), "parts", ())
+    if any(part.dtype != part.dtype.newbyteorder("<") for part in parts):
+        raise ProblemError(f"the tensor {tensor.name} is big-endian", hint="convert the file to little-endian")
     return kind.lower()

@@ -21,7 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from autotune.codec import write
 from autotune.errors import ProblemError
-from autotune.kernels import find_family
+from autotune.kernels import FILES, find_family
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.model.problem import Problem
@@ -186,7 +186,7 @@ def known_rows(rows: Iterable[_Row], make: Callable[[_Row], _Made]) -> list[_Mad
 
 @cache
 def _note(reason: str) -> None:
-    _LOG.warning("skipped rows stored by another installation: %s", reason)
+    _LOG.warning("skipped rows of another installation, or of a kernel file that %s does not list: %s", FILES, reason)
 
 
 def plain_text(text: str) -> str:

@@ -49,7 +49,7 @@ def from_gptq(qweight: Any, qzeros: Any, scales: Any, g_idx: Any = None, *, zero
     k, m = words.shape[0] * _NIBBLES, words.shape[1]
     quants = _spread(words).transpose(0, 2, 1).reshape(k, m)
     zeros = _spread(zero_words).reshape(len(zero_words), -1)
-    group = k // max(len(scales), 1)
+    group = k // len(scales)
     if g_idx is not None and not np.array_equal(np.asarray(g_idx).reshape(-1), np.arange(k) // max(group, 1)):
         raise ProblemError(
             "the groups are not in order (act-order)", hint="sort the inputs by group, in the activations as well"
@@ -68,7 +68,7 @@ def from_awq(qweight: Any, qzeros: Any, scales: Any) -> Int4Weights:
 def _arrays(qweight: Any, qzeros: Any, scales: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     found = tuple(np.asarray(one) for one in (qweight, qzeros, scales))
     for name, one, kinds in zip(("qweight", "qzeros", "scales"), found, ("iu", "iu", "f"), strict=True):
-        if one.ndim != 2 or one.dtype.kind not in kinds or (kinds == "iu" and one.dtype.itemsize != 4):
+        if one.ndim != 2 or not one.size or one.dtype.kind not in kinds or (kinds == "iu" and one.dtype.itemsize != 4):
             wanted = "int32 words" if kinds == "iu" else "floats"
             raise ProblemError(f"{name} is {one.dtype} of shape {one.shape}, not {wanted} on two axes")
     return found[0], found[1], found[2]
@@ -77,13 +77,14 @@ def _arrays(qweight: Any, qzeros: Any, scales: Any) -> tuple[NDArray[Any], NDArr
 def _spread(words: NDArray[Any]) -> NDArray[np.uint8]:
     """Return the nibbles of words on one axis more, the lowest first."""
     shifts = np.arange(0, 4 * _NIBBLES, 4, dtype=np.uint32)
-    return (np.ascontiguousarray(words).view(np.uint32)[:, :, None] >> shifts & 15).astype(np.uint8)
+    native = np.ascontiguousarray(words, dtype=words.dtype.newbyteorder("="))
+    return (native.view(np.uint32)[:, :, None] >> shifts & 15).astype(np.uint8)
 
 
 def _weights(quants: NDArray[np.uint8], zeros: NDArray[np.uint8], scales: NDArray[Any]) -> Int4Weights:
     """Return weights from quants of shape (k, m) and from zero points and scales of shape (groups, m)."""
     (k, m), groups = quants.shape, len(scales)
-    if scales.shape != (groups, m) or zeros.shape != (groups, m) or not groups or k % groups:
+    if scales.shape != (groups, m) or zeros.shape != (groups, m) or k % groups:
         raise ProblemError(f"{k} x {m} quants do not go with {zeros.shape} zero points and {scales.shape} scales")
     group = next((size for size in _GROUPS if (k // groups) % size == 0), 0)
     if not group:
@@ -91,8 +92,12 @@ def _weights(quants: NDArray[np.uint8], zeros: NDArray[np.uint8], scales: NDArra
             f"groups have {k // groups} weights", hint=f"there are kernels for multiples of {_GROUPS[-1]}"
         )
     repeats = k // groups // group
+    with np.errstate(over="ignore"):
+        scales = scales.astype(np.float16)
+    if not np.isfinite(scales).all():
+        raise ProblemError("scales are infinite or NaN in float16, in which these formats have them")
     in_rows = quants.T.reshape(m, k // UNIT, 2, UNIT // 2)
-    parts = [in_rows[:, :, 0] | in_rows[:, :, 1] << 4, _by_rows(scales.astype(np.float16), repeats).view(np.uint8)]
+    parts = [in_rows[:, :, 0] | in_rows[:, :, 1] << 4, _by_rows(scales, repeats).view(np.uint8)]
     is_symmetric = bool((zeros == _MIDDLE).all())
     if not is_symmetric:
         parts.append(_by_rows(zeros, repeats))

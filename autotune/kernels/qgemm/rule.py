@@ -98,8 +98,16 @@ def _named_by_rule(device: _Device) -> Mapping[Configuration, Numbers]:
     of_kind = _of_processor if device.is_cpu else _of_large_gpu if device.is_large else _of_phone
     found: dict[Configuration, Numbers] = {}
     for configuration, numbers in of_kind(device):
-        found.setdefault(configuration, {**_ANY, **numbers})
+        for one in _in_both_layouts(configuration):
+            found.setdefault(one, {**_ANY, **numbers})
     return {configuration: {**numbers, "order": order} for order, (configuration, numbers) in enumerate(found.items())}
+
+
+def _in_both_layouts(configuration: Configuration) -> Iterator[Configuration]:
+    """Yield it, then with the weights as in the file: those of arrays have quants and scales apart there already."""
+    yield configuration
+    if configuration.algorithm == "shared_rows":
+        yield Configuration.of("shared_rows", **{**dict(configuration.values), "layout": "file"})
 
 
 def _of_processor(device: _Device) -> _Listed:
