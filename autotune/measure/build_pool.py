@@ -130,12 +130,13 @@ def _launch_once(port: "Port", kernels: Sequence[Any], plan: Plan) -> None:
 
 def serve() -> None:
     """Run as the child process: build until the input ends."""
-    from autotune.device import open_port
+    from autotune.device import check_link, open_port
 
     port_to = cache(open_port)
 
     def build(job: BuildJob, entering: child.Entering) -> Build:
         port = port_to(job.selector)
+        check_link(port, job.selector)
         entering("build")
         return build_once(port, job)
 
