@@ -102,10 +102,14 @@ class FakePhone:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
 
-    def reboot(self, seconds: float = 1.0) -> None:
-        """Restarts the phone: it is back after some seconds, and takes as many to get ready."""
-        self.kill_all()
+    def reboot(self, seconds: float = 1.0, clock_back_s: float = 0.0) -> None:
+        """Restarts the phone: it is back after some seconds, and takes as many to get ready.
+
+        Its steady clock begins anew then, and the other is set back, for programs that use its own C library.
+        """
         self.unplug()
+        self.kill_all()
+        self.environment |= {"FAKE_BOOTED_S": str(int(time.monotonic())), "FAKE_CLOCK_BACK_S": str(int(clock_back_s))}
 
         def come_back() -> None:
             time.sleep(seconds)
@@ -254,6 +258,23 @@ class FakeAdb:
         return None
 
 
+POCL = Path("/etc/OpenCL/vendors/pocl.icd")
+LOADER = Path("/usr/lib/x86_64-linux-gnu/libOpenCL.so.1")
+
+
+def missing_for_kernels() -> str:
+    """Return what must be installed for phones with PoCL, whose agent is built without Android's NDK, or nothing."""
+    if not (POCL.exists() and LOADER.exists()):
+        return "Debian's pocl-opencl-icd is not installed"
+    return "" if shutil.which("ld.lld") and shutil.which("clang") else "clang and lld are not installed"
+
+
+def give_pocl(phone: FakePhone) -> None:
+    """Gives a phone Debian's PoCL for its vendor's driver, and what programs for Android need."""
+    give_bionic(phone, LOADER)
+    phone.environment["OCL_ICD_VENDORS"] = str(POCL)
+
+
 def give_bionic(phone: FakePhone, vendor_library: Path, compiler: str = "cc") -> None:
     """Gives a phone what programs for Android need: a dynamic linker, the libraries libc, libdl and libm by their names
     there, of which few functions differ from this system's, and an OpenCL library of a vendor."""
@@ -283,6 +304,7 @@ _BIONIC = """
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <dlfcn.h>
 
 struct action { int flags; void (*handler)(int); unsigned long mask; void (*restorer)(void); };
@@ -303,6 +325,16 @@ int sigaction(int number, const struct sigaction *given, struct sigaction *forme
     memset(&here, 0, sizeof here);
     if (action) { here.sa_flags = action->flags; here.sa_handler = action->handler; }
     return next(number, action ? &here : 0, 0);
+}
+
+int clock_gettime(clockid_t which, struct timespec *now) {
+    static int (*next)(clockid_t, struct timespec *);
+    const char *back = getenv(which == CLOCK_REALTIME ? "FAKE_CLOCK_BACK_S" : "FAKE_BOOTED_S");
+    if (!next) next = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    if (next(which, now)) return -1;
+    if (back && (which == CLOCK_REALTIME || which == CLOCK_MONOTONIC || which == CLOCK_MONOTONIC_RAW))
+        now->tv_sec -= atol(back);
+    return 0;
 }
 """
 

@@ -61,6 +61,8 @@ int32_t clGetDeviceInfo(object d, uint32_t what, size_t room, void *into, size_t
     crash_at(what);
     if (what == 0x1005)
         return tell(sizes, 3 * sizeof(size_t), room, into, size);
+    if (what == 0x102B && getenv("AUTOTUNE_FAKE_NAME"))
+        return tell(getenv("AUTOTUNE_FAKE_NAME"), strlen(getenv("AUTOTUNE_FAKE_NAME")) + 1, room, into, size);
     if (what >= 0x102B && what <= 0x1030)
         return tell("OpenCL 1.2 Fake", 16, room, into, size);
     if (what == 0x7777)

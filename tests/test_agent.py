@@ -23,9 +23,11 @@ from autotune.device.discovery import discover_behind, find_device
 from autotune.device.links import find_link
 from autotune.errors import AutotuneError, BuildError, DeviceLostError, DeviceSelectionError, LaunchError, LinkLostError
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.measure.build_pool import BuilderPool
 from autotune.measure.worker import Worker
 from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
-from autotune.model.trial import Job, TrialState
+from autotune.model.trial import BuildState, Job, TrialState
+from autotune.search.task import Task
 
 MUTATIONS = 300
 """Of a session that the agent reads, and as many of one that the host reads."""
@@ -158,7 +160,8 @@ def test_an_agent_of_another_version_is_refused(agent: str, monkeypatch: pytest.
 
 
 def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for thread in threads for child in thread.read_text().split()]
 
 
 def _is_gone(pid: int) -> bool:
@@ -202,11 +205,25 @@ def test_no_trial_is_blamed_for_a_link_that_was_lost_before_it() -> None:
     with Worker(selector=selector) as worker:
         assert worker.run(job).state is TrialState.COMPLETE
         assert worker.pid
-        for supervisor in _children(worker.pid):
-            for runner in _children(supervisor):
-                os.kill(runner, signal.SIGKILL)
-            os.kill(supervisor, signal.SIGKILL)
+        _kill_agents(worker.pid)
         assert worker.run(job).state is TrialState.COMPLETE
+
+
+def test_no_build_is_blamed_for_a_link_that_was_lost_before_it() -> None:
+    (found,) = discover_behind(agents.link_name())
+    task = Task(found, GemmProblem(m=8, n=8, k=8))
+    with BuilderPool(1, selector=found.selector) as pool:
+        for _ in range(2):
+            assert pool.submit(task.build_job(task.default)).result().state is BuildState.BUILT
+            (builder,) = [pid for pid in _children(os.getpid()) if _children(pid)]
+            _kill_agents(builder)
+
+
+def _kill_agents(parent: int) -> None:
+    for supervisor in _children(parent):
+        for runner in _children(supervisor):
+            os.kill(runner, signal.SIGKILL)
+        os.kill(supervisor, signal.SIGKILL)
 
 
 def test_a_deferred_error_is_raised_by_the_next_command_that_waits(agent: str) -> None:

@@ -13,10 +13,12 @@ import pytest
 
 from autotune.errors import UsageError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.measure import build_pool
 from autotune.measure.build_pool import BuilderPool
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.events import Outcome
+from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 from autotune.propose.study import RowStudy
 from autotune.search import finals, task
@@ -366,6 +368,40 @@ def test_closing_a_pool_ends_builds_that_hang(monkeypatch: pytest.MonkeyPatch, t
     pool.close()
     assert time.monotonic() - started < 30, "the builds would take 60 s"
     assert all(future.done() for future in futures)
+
+
+LOST_TWICE = """
+import sys
+from pathlib import Path
+from autotune import child
+from autotune.errors import DeviceAwayError
+from autotune.model.trial import Build, BuildState
+
+def build(job, entering):
+    with Path(sys.argv[1]).open("a+") as starts:
+        print("start", file=starts)
+    if len(Path(sys.argv[1]).read_text().splitlines()) < 3:
+        raise DeviceAwayError("the phone is gone")
+    entering("build")
+    return Build(source_hash=job.source_hash, state=BuildState.BUILT)
+
+child.serve(build)
+"""
+
+
+@pytest.mark.parametrize("selector", ["exec:true#0:0", "0:0"])
+def test_a_build_is_begun_again_where_a_link_was_lost_before(
+    selector: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build_pool, "LOOK_S", 0.01)
+    job = BuildJob(selector=selector, source_hash="1", source="", options=(), plan=Plan(buffers=(), launches=()))
+    with BuilderPool(1, (sys.executable, "-c", LOST_TWICE, str(tmp_path / "starts")), selector=selector) as pool:
+        building = pool.submit(job)
+        if selector == "0:0":
+            with pytest.raises(WorkerError, match="the phone is gone"):
+                building.result()
+        else:
+            assert building.result().state is BuildState.BUILT
 
 
 def test_builders_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

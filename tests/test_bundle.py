@@ -4,6 +4,7 @@ import fcntl
 import os
 import random
 import re
+import resource
 import signal
 import struct
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import agents
+import kernel_files
 from autotune import bundle
 from autotune.bundle.collect import Collected, collect
 from autotune.bundle.note import Note, read_note
@@ -30,11 +32,13 @@ from autotune.device.agent.recording import described
 from autotune.device.discovery import discover_behind
 from autotune.device.links.toolchains import LINUX, can_build
 from autotune.errors import AutotuneError, ProblemError, TableError
+from autotune.kernels import FILES, families_of_files, find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import Request, TrialState
+from autotune.remote.wire import code_version
 from autotune.store import Store
 from factories import PHONE, Run, device
 
@@ -188,8 +192,7 @@ def test_what_an_agent_found_alone_is_stored_and_reported_like_a_run(job: Job, r
 def test_no_finished_trial_is_lost_or_repeated_and_the_one_that_was_killed_is_quarantined(
     result: bytes, store: Store
 ) -> None:
-    searched = [frame[1:5] for frame in _frames(result) if frame[0] == CONSTANTS["TIMED"] and frame[5:9] == bytes(4)]
-    assert len(searched) == len(set(searched))
+    assert len(_searched(result)) == len(set(_searched(result)))
     why = [frame[5] for frame in _frames(result) if frame[0] == CONSTANTS["FAILED"]]
     assert why.count(CONSTANTS["FAILED_LOST"]) == 1
     found = collect(read_result(result), store)
@@ -282,6 +285,99 @@ def test_nonsense_is_refused_clearly(result: bytes, store: Store) -> None:
     assert refused > MUTATIONS // 10
 
 
+def test_times_that_no_device_reaches_are_refused_with_their_problem(result: bytes, store: Store) -> None:
+    frames = _frames(result)
+    number = next(frame[1:5] for frame in frames if frame[0] == CONSTANTS["TIMED"])
+    for place, frame in enumerate(frames):
+        if frame[0] == CONSTANTS["TIMED"] and frame[1:5] == number:
+            samples = len(frame[13:-4]) // 16
+            frames[place] = frame[:9] + struct.pack("<I", 2**32 - 1) + struct.pack("<QQ", 1, 1) * samples + bytes(4)
+    found = collect(read_result(_joined(frames)), store)
+    (refused,) = found.refused
+    assert refused.startswith(f"{PROBLEMS[0].label}: ") and "faster than any device" in refused
+    assert not _trials(store, found, PROBLEMS[0])
+    assert [outcome.request.problem for outcome in found.outcomes] == [PROBLEMS[1]]
+    assert store.winner(found.device.slug, PROBLEMS[1])
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A kernel file that names nothing that says what is right, so that its default does."""
+    (tmp_path / "twice.cl").write_text(
+        "__kernel void twice(__global const float *x, __global float *y, int count) {\n"
+        "    for (int i = get_global_id(0); i < count - SHORT; i += get_global_size(0)) y[i] = 2.0f * x[i];\n}\n"
+        "__kernel void right(__global const float *x, __global float *y, int count) {\n"
+        "    for (int i = 0; i < count; i++) y[i] = 2.0f * x[i];\n}\n"
+    )
+    file = tmp_path / "twice.toml"
+    file.write_text(
+        'name = "twice"\nsource = "twice.cl"\nglobal_size = "round_up(ceil_div(count, EACH), WIDE)"\n'
+        'local_size = "WIDE"\n[sizes]\ncount = 10000\n[parameters]\nEACH = [1, 4, 16]\nWIDE = [16, 64]\n'
+        "SHORT = [0, 1]\n"
+        '[arguments]\nx = { buffer = "float32", size = "count" }\n'
+        'y = { buffer = "float32", size = "count", access = "out" }\ncount = { scalar = "int32", value = "count" }\n'
+    )
+    monkeypatch.setenv(FILES, "")
+    yield file
+    monkeypatch.undo()
+    for cached in (families_of_files, find_family, code_version):
+        cached.cache_clear()
+
+
+def test_a_bundle_of_a_kernel_file_is_collected_with_that_file(
+    job: Job, kernel: Path, tmp_path: Path, run: Run
+) -> None:
+    with kernel_files.registered(kernel) as family, Store.open(tmp_path / "empty.sqlite") as empty:
+        requests = [Request(problem=family.problem_type.parse("10000"))]
+        make_bundle(tmp_path / "job.zip", job[1], requests, empty, 15.0)
+    with zipfile.ZipFile(tmp_path / "job.zip") as bundle:
+        bundle.extractall(tmp_path)
+    process = _start(tmp_path / FOLDER)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    db = ["--db", str(tmp_path / "db.sqlite")]
+    code_version.cache_clear()
+    assert "with --family FILE" in run(["collect", str(tmp_path / FOLDER), *db], 1).err
+    code_version.cache_clear()
+    told = run(["collect", str(tmp_path / FOLDER), "--family", str(kernel), *db])
+    assert "10000" in told.out and "cannot be checked" not in told.err
+    told = run(["lookup", "--device", job[1].slug, "10000", "--tuned", "--family", str(kernel), *db])
+    assert re.search(r"SHORT +0\n", told.out)
+    with Store.open(tmp_path / "db.sqlite") as store, kernel_files.registered(kernel):
+        states = {
+            (dict(s.trial.configuration.values)["SHORT"], s.trial.state) for s in store.trials(job[1].slug, "twice")
+        }
+    assert states == {(0, TrialState.COMPLETE), (1, TrialState.WRONG_RESULT)}
+
+
+def test_where_the_reference_gave_nothing_no_output_is_judged(
+    job: Job, kernel: Path, tmp_path: Path, store: Store
+) -> None:
+    with kernel_files.registered(kernel) as family:
+        requests = [Request(problem=family.problem_type.parse("10000"))]
+        make_bundle(tmp_path / "job.zip", job[1], requests, store, 1.0)
+        with zipfile.ZipFile(tmp_path / "job.zip") as bundle:
+            bundle.extractall(tmp_path)
+        assert _start(tmp_path / FOLDER).wait(120) == 0
+        frames = _frames(load(tmp_path / FOLDER))
+        frames = [f for f in frames if f[0] != CONSTANTS["OUTPUT"] or struct.unpack_from("<I", f, 1)[0]]
+        found = collect(read_result(_joined(frames)), store)
+        assert not found.outcomes
+        assert found.refused == ("10000: nothing tells what is right: its reference has no outputs",)
+
+
+def test_a_kernel_file_with_another_kernel_for_reference_is_left_out(
+    job: Job, kernel: Path, tmp_path: Path, store: Store
+) -> None:
+    kernel.write_text(kernel.read_text() + '[reference]\nkernel = "right"\nglobal_size = "1"\n')
+    told: list[int | str] = []
+    with kernel_files.registered(kernel) as family:
+        requests = [Request(problem=family.problem_type.parse("10000"))]
+        with pytest.raises(ProblemError, match="no shape can"):
+            make_bundle(tmp_path / "j.zip", job[1], requests, store, 1.0, listener=lambda _, why: told.append(why))
+    assert told == ["what is right is told by another kernel, which is not among the candidates"]
+
+
 class _Everything(dict[tuple[int, int, int], bytes]):
     """Answers of a driver that has all extensions, and what it was asked."""
 
@@ -352,7 +448,7 @@ def test_a_problem_that_cannot_be_judged_does_not_hinder_others(
     assert not _trials(store, found, PROBLEMS[0])
     (outcome,) = found.outcomes
     assert outcome.winner
-    for name, why in (("script.MOST_INPUT_BYTES", "too large"), ("collect.MOST_WORK", "too many outputs")):
+    for name, why in (("script.MOST_INPUT_BYTES", "too large"), ("checks.MOST_WORK", "too many outputs")):
         with monkeypatch.context() as patch, Store.open(Path(store.location).with_name(f"{name}.sqlite")) as other:
             patch.setattr(f"autotune.bundle.{name}", 1)
             found = collect(read_result(result), other)
@@ -610,6 +706,50 @@ def test_a_missing_note_is_written_again(imitation: Imitation, tmp_path: Path) -
     assert read_note(read_result(load(tmp_path)).note).tasks
 
 
+def test_a_note_that_was_not_written_completely_is_written_again(imitation: Imitation, tmp_path: Path) -> None:
+    *_, result = imitation
+    head, note = _frames(result)[:2]
+    assert note[0] == CONSTANTS["NOTE"]
+    (tmp_path / NAME).write_bytes(_joined([head, note])[: -len(note) // 2])
+    with pytest.raises(TableError, match="does not tell what work"), Store.open(tmp_path / "db.sqlite") as store:
+        collect(read_result(load(tmp_path / NAME)), store)
+    assert _imitated(imitation, tmp_path).returncode == 0
+    assert _kinds(tmp_path / NAME)["NOTE"] == 1
+    assert read_note(read_result(load(tmp_path / NAME)).note).tasks
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.5])
+def test_a_full_disk_ends_the_agent_and_a_start_with_room_goes_on(
+    imitation: Imitation, tmp_path: Path, share: float
+) -> None:
+    environment, agent, work, result = imitation
+    (tmp_path / "work").write_bytes(work)
+    room = 20 + round(share * len(result))
+
+    def leave_room() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+    done = subprocess.run(
+        [agent, tmp_path / "work", tmp_path / NAME], capture_output=True, env=environment, timeout=120, check=False,
+        preexec_fn=leave_room,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert b"the result cannot be written: File too large" in done.stderr
+    assert (tmp_path / NAME).stat().st_size == room
+    searched = _searched((tmp_path / NAME).read_bytes())
+    assert _imitated(imitation, tmp_path).returncode == 0
+    whole = (tmp_path / NAME).read_bytes()
+    assert _searched(whole)[: len(searched)] == searched
+    assert len(set(_searched(whole))) == len(_searched(whole)) > len(searched)
+    assert read_note(read_result(whole).note).tasks
+
+
+def _searched(result: bytes) -> list[bytes]:
+    """Return the trials that were timed in the search, in order."""
+    return [frame[1:5] for frame in _frames(result) if frame[0] == CONSTANTS["TIMED"] and frame[5:9] == bytes(4)]
+
+
 def test_a_restart_chooses_finalists_by_the_median(imitation: Imitation, tmp_path: Path) -> None:
     *_, result = imitation
     kept, times, ends = [], {}, _first_trials(result)
@@ -674,6 +814,21 @@ def test_a_query_that_ends_the_agent_costs_only_its_answer(imitation: Imitation,
     assert b"does not tell what the device is" in done.stderr
     assert not _kinds(tmp_path / NAME)["CHOSEN"]
     assert _imitated(imitation, tmp_path).returncode == 0, "a later start asks again"
+
+
+def test_a_device_whose_name_is_not_utf_8_is_the_same_live_and_by_a_bundle(
+    imitation: Imitation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment, agent, *_ = imitation
+    for name, value in (environment | {"AUTOTUNE_FAKE_NAME": "GPU \udcff\udcfe 1"}).items():
+        monkeypatch.setenv(name, value)
+    (live,) = discover_behind(f"exec:{agent}")
+    assert _imitated(imitation, tmp_path, AUTOTUNE_FAKE_NAME="GPU \udcff\udcfe 1").returncode == 0
+    result = read_result(load(tmp_path / NAME))
+    assert b"GPU \xff\xfe 1\0" in result.told.values()
+    assert result.chosen
+    found = described(result.told, result.chosen, result.cpuinfo)
+    assert found.slug and found.slug == live.slug and found.name == live.name
 
 
 def test_facts_that_end_the_agent_are_told_as_such(imitation: Imitation, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,8 @@ def test_all_drivers_of_a_processor_share_one_lock(monkeypatch: pytest.MonkeyPat
     pocl = Device(slug="pocl-amd-epyc", vendor="AMD", model="EPYC", family="cpu", selector="0:0")
     intel = Device(slug="intel-cpu-amd-epyc", vendor="AMD", model="EPYC", family="cpu", selector="1:0")
     assert physical_name(pocl) == physical_name(intel) == "cpu"
+    for selector, is_here in (("exec:./agent#0:0", True), ("adb:X1#0:0", False), ("ssh:board#0:0", False)):
+        assert (physical_name(replace(pocl, selector=selector)) == "cpu") == is_here
     assert physical_name(DEVICE) == "adreno-730-0"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert physical_name(DEVICE) == "adreno-730-0-3", "number 0 is another device than without the variable"

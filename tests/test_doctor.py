@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import autotune.child
 import autotune.measure.doctor
+from autotune.child import Cause, Loss
 from autotune.cli import main
 from autotune.cli.doctor import checked, examined
 from autotune.codec import Node
@@ -130,6 +132,27 @@ def test_only_what_fails_alone_is_broken(monkeypatch: pytest.MonkeyPatch, log: P
     assert checkup.can_search
     assert checkup.applied_to(CAPABLE).limits.max_vector_float32 == 8
     assert log.read_text().count("1 float32 vectors of 16") == 1
+
+
+class _LosesTheLink(Worker):
+    """A worker whose link ends while it tries sub-groups, so often."""
+
+    def __init__(self, losses: int) -> None:
+        super().__init__()
+        self._losses = losses
+
+    def examine(self, selector: str, probes: Sequence[str], limits_s: Mapping[str, float]) -> dict[str, str] | Loss:
+        if SUB_GROUPS in probes and self._losses:
+            self._losses -= 1
+            return Loss(cause=Cause.DIED, phase="probe", message="the link to the device ended")
+        return dict.fromkeys(probes, "")
+
+
+def test_a_link_that_ends_once_is_no_fault_of_the_driver() -> None:
+    phone = dataclasses.replace(CAPABLE, selector="adb:FAKE1#0:0")
+    for device, losses, is_broken in ((phone, 1, False), (phone, 2, True), (CAPABLE, 1, True)):
+        found = examine(device, is_full=False, worker=_LosesTheLink(losses))
+        assert [finding.probe for finding in found.broken] == [SUB_GROUPS] * is_broken
 
 
 def test_a_driver_that_hangs_at_the_first_build_is_told_in_time(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:

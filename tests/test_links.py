@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from autotune.device import open_port
-from autotune.device.links import adb, every_link, find_link, split, toolchains
+from autotune.device.links import adb, every_link, find_link, split, toolchains, wait_for
 from autotune.device.links.adb import AdbLink
 from autotune.device.links.ssh import SshLink
 from autotune.device.links.toolchains import ANDROID, build_agent
 from autotune.errors import DeviceAwayError, DeviceSelectionError
+from autotune.measure.build_pool import BuilderPool
+from autotune.model.plan import Plan
+from autotune.model.trial import BuildJob
 from factories import Run
-from fake_adb import FakeAdb, FakePhone, give_bionic
+from fake_adb import FakeAdb, FakePhone, give_pocl, missing_for_kernels
 
 ECHO = "#!/bin/sh\nexec cat\n"
-POCL = Path("/etc/OpenCL/vendors/pocl.icd")
-LOADER = Path("/usr/lib/x86_64-linux-gnu/libOpenCL.so.1")
 
 
 @pytest.fixture
@@ -182,8 +183,19 @@ def test_wait_returns_when_the_phone_is_back_and_ready(phone: FakePhone, echo: P
     phone.reboot(0.3)
     with pytest.raises(DeviceAwayError):
         link.check()
-    link.wait()
+    wait_for(link.name)
     assert (phone.root / "properties/sys.boot_completed").read_text() == "1\n"
+
+
+def test_builders_that_wait_for_a_phone_can_be_closed(server: FakeAdb) -> None:
+    pool = BuilderPool(1, selector="adb:GONE#0:0")
+    building = pool.submit(
+        BuildJob(selector="adb:GONE#0:0", source_hash="1", source="", options=(), plan=Plan(buffers=(), launches=()))
+    )
+    time.sleep(0.2)
+    assert not building.done()
+    pool.close()
+    assert building.done()
 
 
 def test_phone_runs_kernels_with_an_agent_built_without_androids_ndk(
@@ -191,12 +203,9 @@ def test_phone_runs_kernels_with_an_agent_built_without_androids_ndk(
 ) -> None:
     for name in ("ANDROID_NDK_HOME", "ANDROID_NDK_ROOT", "ANDROID_NDK", "ANDROID_HOME", "ANDROID_SDK_ROOT"):
         monkeypatch.delenv(name, raising=False)
-    if not (POCL.exists() and LOADER.exists()):
-        pytest.skip("Debian's pocl-opencl-icd is not installed")
-    if not shutil.which("ld.lld") or not shutil.which("clang"):
-        pytest.skip("clang and lld are not installed")
-    give_bionic(phone, LOADER)
-    phone.environment["OCL_ICD_VENDORS"] = str(POCL)
+    if missing := missing_for_kernels():
+        pytest.skip(missing)
+    give_pocl(phone)
     port = open_port("adb:FAKE1#0:0")
     assert port.device.selector == "adb:FAKE1#0:0" and port.device.slug.startswith("pocl")
     assert port.build("__kernel void f(__global int *x) { *x = 1; }", ()) is not None

@@ -1,6 +1,7 @@
 """The service and its worker as processes of their own, on PoCL, killed in the middle."""
 
 import json
+import shutil
 import signal
 import socket
 import sqlite3
@@ -26,6 +27,7 @@ from autotune.remote import Client
 from autotune.remote.worker import Offer
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fake_adb import FakeAdb, give_pocl, missing_for_kernels
 from invented_service import in_thread, invented_time, invented_worker, wait_for
 from untraced import untraced
 
@@ -47,6 +49,7 @@ sys.exit(main(sys.argv[1:]))
 """
 """A service that gives its searches less time to end."""
 TOKEN = "token-of-the-processes"
+SHAPES = ["8,512,sum", "16,256,max"]
 
 
 class Processes:
@@ -67,8 +70,8 @@ class Processes:
         where = ["--port", str(self.port), "--db", str(self.database), "--token-file", str(self._token)]
         self._start("service", [sys.executable, *(python or ("-m", "autotune")), "serve", *where])
 
-    def start_worker(self) -> None:
-        to = ["--server", self.url, "--token-file", str(self._token), "--name", "w1"]
+    def start_worker(self, *options: str) -> None:
+        to = ["--server", self.url, "--token-file", str(self._token), "--name", "w1", *options]
         self._start("worker", [sys.executable, "-c", BLOCKING, "worker", *to])
 
     def _start(self, name: str, command: list[str]) -> None:
@@ -98,14 +101,37 @@ _await = partial(wait_for, seconds=180.0)
 
 
 @untraced()
+def test_one_worker_offers_every_phone_on_a_cable_and_they_share_a_job(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = missing_for_kernels() or ("" if shutil.which("adb") else "adb is not installed")
+    if missing:
+        pytest.skip(missing)
+    with FakeAdb(tmp_path / "phones") as server, Client(processes.url, TOKEN) as client:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(server.port))
+        for serial in ("FAKE1", "FAKE2"):
+            give_pocl(server.add(serial))
+        server.add("FAKE3").state = "unauthorized"
+        processes.start_service()
+        processes.start_worker("--device", "adb")
+        (device,) = _await(lambda: (seen := client.devices()) and len(seen[0]["stations"]) == 2 and seen)
+        first, second = device["stations"]
+        assert first["worker"] == second["worker"] == "w1" and first["selector"] != second["selector"]
+        job = client.submit(device["slug"], shapes=SHAPES, family="reduce", trials=8, algorithms=["serial"])
+        found = _await(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
+        assert all(problem["outcome"]["winner"] for problem in found["problems"])
+        (device,) = client.devices()
+        assert all(station["trials"] for station in device["stations"]), device
+
+
+@untraced()
 def test_a_job_survives_the_deaths_of_worker_and_service(processes: Processes, pocl: Device) -> None:
     processes.start_service()
     processes.start_worker()
     with ExitStack() as stack:
         client = stack.enter_context(Client(processes.url, TOKEN))
         _await(lambda: [d for d in client.devices() if d["state"] == "idle"])
-        shapes = ["8,512,sum", "16,256,max"]
-        job = client.submit(pocl.slug, shapes=shapes, family="reduce", trials=6, seconds=16, algorithms=["serial"])
+        job = client.submit(pocl.slug, shapes=SHAPES, family="reduce", trials=6, seconds=16, algorithms=["serial"])
         _await(lambda: client.job(job["id"])["problems"][0]["progress"] and _trials(processes) >= 3)
         processes.end("worker")
         processes.start_worker()
@@ -115,7 +141,7 @@ def test_a_job_survives_the_deaths_of_worker_and_service(processes: Processes, p
         found = _await(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
         assert [problem["outcome"]["winner"]["problem"]["batch"] for problem in found["problems"]] == [8, 16]
         winner = found["problems"][0]["outcome"]["winner"]["configuration"]
-        _await(lambda: client.lookup(pocl.slug, shapes[0], "reduce")["configuration"] == winner)
+        _await(lambda: client.lookup(pocl.slug, SHAPES[0], "reduce")["configuration"] == winner)
         assert json.loads(client.export("json", device=pocl.slug))["devices"][0]["slug"] == pocl.slug
     with Store.open(processes.database) as store:
         assert store.in_flight() == []

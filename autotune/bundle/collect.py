@@ -9,36 +9,25 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from autotune.bundle.checks import Checks
 from autotune.bundle.note import Task, read_note
 from autotune.bundle.result import Failed, Record, Result, Timed
-from autotune.bundle.script import read_back, too_large
 from autotune.device.agent.frames import CONSTANTS, RefusedCommand, how_ended
 from autotune.device.agent.recording import described
 from autotune.device.agent.status import CODES
-from autotune.device.port import NUMPY_TYPES
 from autotune.device.quirks import shortened
 from autotune.errors import TableError
 from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND
-from autotune.measure.operands import canary
 from autotune.measure.timing import Sample, Timing
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.events import Outcome
-from autotune.model.plan import Plan, Role
 from autotune.model.trial import Measurement, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search import significance
 from autotune.search.faults import with_checkup
 from autotune.search.knowledge import FailureCounts, Knowledge
-from autotune.space.family import Case
 from autotune.store import Store
-
-MOST_WORK = 2.0**48
-"""Floating point operations of a problem, times its outputs to be judged."""
 
 _BUILDS = {CONSTANTS[name] for name in ("BUILD", "LOAD", "KERNELS")}
 _INVALID = {CODES[name] for name in ("INVALID_WORK_GROUP_SIZE", "INVALID_WORK_ITEM_SIZE")}
@@ -118,79 +107,6 @@ def _samples(timed: Timed) -> tuple[Sample, ...]:
     )
 
 
-class _Checks:
-    """The two checks of a problem: which outputs are right."""
-
-    def __init__(
-        self, task: Task, knowledge: Knowledge, records: Mapping[int, Record], contents: Mapping[int, memoryview]
-    ) -> None:
-        """Judge all outputs; `contents` are those by digest.
-
-        Raises TableError for outputs of a wrong size, and for a problem that is too large to be judged here.
-        """
-        self._task = task
-        self._knowledge = knowledge
-        self._records = records
-        self._contents = contents
-        self._ratios = [self._judge_all(check) for check in range(len(task.seeds))]
-
-    def ratio(self, number: int) -> float | None:
-        """Return the largest error over tolerance of a trial's outputs, infinity for stray writes.
-
-        None unless some of its outputs of the first check came along.
-        """
-        found = self._ratios[0].get(number, [])
-        both = [*found, *self._ratios[1].get(number, [])]
-        return max(both, key=lambda ratio: (not ratio <= 1.0, ratio)) if found else None
-
-    def count(self, number: int) -> int:
-        """Return how many runs of a trial were judged."""
-        return sum(len(of_check.get(number, [])) for of_check in self._ratios)
-
-    def _judge_all(self, check: int) -> dict[int, list[float]]:
-        """Return for each trial the error over tolerance of each run of a check whose outputs came along."""
-        judged: dict[object, float] = {}
-        found: dict[int, list[float]] = {}
-        case: Case | None = None  # large: only one at a time
-        for number, record in self._records.items():
-            plan = self._knowledge.plan(self._task.configurations[number])
-            places = [record.outputs.get((check, place), []) for place in range(len(read_back(plan)))]
-            for digests in zip(*places, strict=False):
-                parts = [part for digest in digests if (part := self._contents.get(digest)) is not None]
-                if len(parts) < len(digests):
-                    continue
-                key = (plan.buffers, digests)
-                if key not in judged:
-                    case = case or self._case(check)
-                    judged[key] = self._judged(case, plan, parts)
-                    if len(judged) * self._task.problem.flops > MOST_WORK:
-                        raise TableError("it has too many outputs to be judged here")
-                found.setdefault(number, []).append(judged[key])
-        return found
-
-    def _case(self, check: int) -> Case:
-        task, knowledge = self._task, self._knowledge
-        reason = too_large(knowledge.plan(task.configurations[0]))
-        if reason:
-            raise TableError(f"it is too large to be judged here: {reason}")
-        return knowledge.family.make_case(task.problem, task.seeds[check])
-
-    def _judged(self, case: Case, plan: Plan, parts: list[memoryview]) -> float:
-        values: dict[str, NDArray[Any]] = {}
-        for buffer, part in zip(read_back(plan), parts, strict=True):
-            whole = next(b for b in plan.buffers if b.name == buffer.name)
-            if len(part) != buffer.size_bytes:
-                raise TableError("an output has a wrong size")
-            found = np.frombuffer(part, NUMPY_TYPES[buffer.dtype])
-            if found[whole.elements :].tobytes() not in (b"", canary(buffer.dtype).tobytes()):
-                return float("inf")
-            if whole.is_zeroed and found[: whole.elements].any():
-                return float("inf")
-            if whole.role is Role.OUTPUT:
-                values[buffer.name] = found[: whole.elements]
-        return case.error_ratio(values)
-
-
 class _Collecting:
     """The trials of one problem."""
 
@@ -210,7 +126,7 @@ class _Collecting:
         self._store = store
         self._knowledge = Knowledge(device, task.problem, store)
         self._timer = Timer.HOST if self._knowledge.timer is Timer.HOST else timer
-        self._checks = _Checks(task, self._knowledge, records, contents)
+        self._checks = Checks(task, self._knowledge, records, contents)
         self._name = name
         self._failures = FailureCounts()
         self._trials = 0

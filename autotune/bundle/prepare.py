@@ -76,7 +76,7 @@ def make_bundle(
     fitting, chosen = [], []
     for request in requests:
         candidates = candidates_of(device, request.problem, store, count, algorithms, seed)
-        reason = too_large(candidates.task.plan(candidates.all[0]))
+        reason = _why_left_out(candidates)
         listener(request, reason or len(candidates.all))
         if not reason:
             fitting.append(request)
@@ -146,6 +146,14 @@ def candidates_of(
     return Candidates(
         task=knowledge, seeds=(seeds[0], seeds[1]), openings=openings, others=rest[: max(0, count - len(openings))]
     )
+
+
+def _why_left_out(candidates: Candidates) -> str:
+    """Return why a problem cannot be judged where a result is collected, or nothing."""
+    reference, task = candidates.all[0], candidates.task
+    if reference.algorithm not in {algorithm.name for algorithm in task.family.algorithms}:
+        return "what is right is told by another kernel, which is not among the candidates"
+    return too_large(task.plan(reference))
 
 
 def _task(request: Request, candidates: Candidates) -> Task:

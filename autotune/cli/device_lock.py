@@ -95,9 +95,9 @@ class LockedWorker:
 
 def physical_name(device: Device) -> str:
     """Return a name of the hardware that all programs agree on; all drivers of a CPU use the same cores and name."""
-    if device.family == "cpu":
-        return "cpu"
     behind = split(device.selector)
+    if device.family == "cpu" and not (behind and behind[0].startswith(("adb", "ssh"))):
+        return "cpu"
     number = "-".join(behind) if behind else device.selector.rpartition(":")[2]
     renumbered = ",".join(os.environ.get(name, "") for name in VISIBLE).strip(",")
     return "-".join(filter(None, (device.slug, number, renumbered)))

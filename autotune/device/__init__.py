@@ -1,8 +1,10 @@
 """Access to devices: `discovery` finds them, `open_port` opens one; `port` tells what can be done with it then."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from autotune.device.links import find_link, split
+from autotune.errors import LaunchError
 
 if TYPE_CHECKING:
     from autotune.device.port import Port
@@ -23,3 +25,10 @@ def open_port(place: Any, *, profiles: bool = True) -> "Port":
     from autotune.device.opencl import Session  # loads pyopencl, which takes a while
 
     return Session(place, profiles=profiles)
+
+
+def check_link(port: "Port", selector: str) -> None:
+    """Raise DeviceLostError if the link to an open device was lost: found out later, the next work would be blamed."""
+    if split(selector):
+        with suppress(LaunchError):
+            port.finish()

@@ -11,8 +11,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune import child, tracing
-from autotune.device.links import wait_for
-from autotune.errors import BuildError, KernelError
+from autotune.device.links import split, wait_for
+from autotune.device.links.shell import LOOK_S
+from autotune.errors import BuildError, KernelError, WorkerError
 from autotune.model.plan import Plan, Role
 from autotune.model.trial import Build, BuildJob, BuildState
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 BUILDER = (sys.executable, "-m", "autotune.measure.build_pool")
 """Command of a child process that builds."""
-
+TRIES = 10
+"""How often a build is begun on a device behind a link that is lost each time before."""
 
 _STATES = {
     child.Cause.LATE: BuildState.TIMED_OUT,
@@ -39,8 +41,11 @@ class BuilderPool:
     def __init__(self, size: int, command: Sequence[str] = BUILDER, *, selector: str = "") -> None:
         """`selector` names the device that all builds are for, if it is behind a link that may be lost."""
         self.size = size
+        self._is_closing = False
+        self._tries = TRIES if split(selector) else 1
         self._executor = ThreadPoolExecutor(size)
-        self._children = [child.Child(command, wait=partial(wait_for, selector)) for _ in range(size)]
+        wait = partial(wait_for, selector, lambda: self._is_closing)
+        self._children = [child.Child(command, wait=wait) for _ in range(size)]
         self._running: set[Future[Build]] = set()
         self._idle: SimpleQueue[child.Child] = SimpleQueue()
         for builder in self._children:
@@ -54,6 +59,7 @@ class BuilderPool:
 
     def close(self) -> None:
         """End all builds at once."""
+        self._is_closing = True
         self._executor.shutdown(wait=False, cancel_futures=True)
         while not all(future.done() for future in self._running):
             for builder in self._children:
@@ -75,13 +81,24 @@ class BuilderPool:
     def _build(self, job: BuildJob) -> Build:
         builder = self._idle.get()
         try:
-            answer = builder.ask(job, {"build": job.limit_s})
+            answer = self._answer(builder, job)
         finally:
             self._idle.put(builder)
         if isinstance(answer, child.Loss):
             return Build(source_hash=job.source_hash, state=_STATES[answer.cause], message=answer.message)
         assert isinstance(answer, Build)
         return answer
+
+    def _answer(self, builder: child.Child, job: BuildJob) -> Any:
+        """Return a child's answer; where the device was lost before the build began, that of a later one."""
+        for tries_left in reversed(range(self._tries)):
+            try:
+                return builder.ask(job, {"build": job.limit_s})
+            except WorkerError:
+                if not tries_left or self._is_closing:
+                    raise
+                time.sleep(LOOK_S)
+        raise AssertionError
 
 
 def build_once(port: "Port", job: BuildJob) -> Build:
@@ -130,12 +147,13 @@ def _launch_once(port: "Port", kernels: Sequence[Any], plan: Plan) -> None:
 
 def serve() -> None:
     """Run as the child process: build until the input ends."""
-    from autotune.device import open_port
+    from autotune.device import check_link, open_port
 
     port_to = cache(open_port)
 
     def build(job: BuildJob, entering: child.Entering) -> Build:
         port = port_to(job.selector)
+        check_link(port, job.selector)
         entering("build")
         return build_once(port, job)
 

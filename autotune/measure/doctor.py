@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from autotune import child
 from autotune.device.clocks import try_calibration
+from autotune.device.links import split
 from autotune.device.profile import find_profile
 from autotune.errors import WorkerError
 from autotune.kernels import family_names, find_family
@@ -125,15 +126,20 @@ class _Examiner:
         return [*sound, *(self._ask((probe,), self._limit_s)[0] for probe in suspects)]
 
     def _ask(self, probes: tuple[str, ...], limit_s: float) -> list[Finding]:
-        try:
-            limits_s = {"start": OPENING_LIMIT_S, "opening": OPENING_LIMIT_S, "probe": limit_s}
-            answer = self._worker.examine(self._device.selector, probes, limits_s)
-        except WorkerError as error:
-            answer = dict.fromkeys(probes, error.message)
+        answer = self._examined(probes, limit_s)
+        if isinstance(answer, child.Loss) and answer.cause is child.Cause.DIED and split(self._device.selector):
+            answer = self._examined(probes, limit_s)  # maybe not the driver ended but the link
         is_ours = isinstance(answer, child.Loss) and answer.cause is child.Cause.FAULT
         if isinstance(answer, child.Loss):
             answer = dict.fromkeys(probes, answer.message)
         return [_finding(probe, answer[probe], is_ours=is_ours) for probe in probes]
+
+    def _examined(self, probes: tuple[str, ...], limit_s: float) -> dict[str, str] | child.Loss:
+        limits_s = {"start": OPENING_LIMIT_S, "opening": OPENING_LIMIT_S, "probe": limit_s}
+        try:
+            return self._worker.examine(self._device.selector, probes, limits_s)
+        except WorkerError as error:
+            return dict.fromkeys(probes, error.message)
 
 
 def _finding(probe: str, complaint: str, *, is_ours: bool = False) -> Finding:

@@ -3,13 +3,11 @@
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from autotune import child
-from autotune.device.links import split, wait_for
-from autotune.errors import LaunchError
+from autotune.device.links import wait_for
 from autotune.model.trial import Job, Trial, TrialState
 
 if TYPE_CHECKING:
@@ -177,13 +175,10 @@ def _measurer_on(selector: str) -> "Measurer":
 
 
 def _measurer_for(job: Job) -> "Measurer":
-    """Return the measurer of a job's device.
+    """Return the measurer of a job's device. Raises DeviceLostError if its link was lost since the last job."""
+    from autotune.device import check_link
 
-    Raises DeviceLostError if a link was lost since the last job: found out later, this job would be blamed for it.
-    """
-    if split(job.selector):
-        with suppress(LaunchError):
-            _port_to(job.selector).finish()
+    check_link(_port_to(job.selector), job.selector)
     return _measurer_on(job.selector)
 
 

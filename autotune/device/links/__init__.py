@@ -4,13 +4,15 @@ A selector ``LINK#DEVICE`` names a device behind a link: ``exec:COMMAND#0:0``. T
 """
 
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 from autotune.device.links.adb import AdbLink, only_phone, phones
 from autotune.device.links.command import CommandLink
+from autotune.device.links.shell import LOOK_S, PATIENCE_S
 from autotune.device.links.ssh import SshLink
-from autotune.errors import DeviceSelectionError
+from autotune.errors import DeviceAwayError, DeviceSelectionError
 
 SCHEMES: dict[str, Callable[[str], "Link"]] = {"adb": AdbLink, "ssh": SshLink, "exec": CommandLink}
 """What makes a link of the part of its name after the colon, by the part before."""
@@ -22,10 +24,6 @@ class Link(Protocol):
     @property
     def name(self) -> str:
         """The selector without ``#DEVICE``, such as ``adb:SERIAL``."""
-        ...
-
-    def wait(self) -> None:
-        """Return as soon as an agent can be started, such as when a lost device is back. May block for long."""
         ...
 
     def check(self) -> None:
@@ -70,7 +68,21 @@ def every_link(selector: str) -> list[str]:
     return usable or [f"adb:{only_phone().serial}"]
 
 
-def wait_for(selector: str) -> None:
-    """Return as soon as an agent can be started for a device, at once for a device of this machine. May block."""
-    if parts := split(selector):
-        find_link(parts[0]).wait()
+def wait_for(selector: str, should_stop: Callable[[], bool] = lambda: False) -> None:
+    """Return as soon as an agent can be started for a device, at once for a device of this machine. May block for long.
+
+    Raises DeviceSelectionError for what waiting does not mend, DeviceAwayError when it lasts an hour or `should_stop`.
+    """
+    parts = split(selector)
+    if parts is None:
+        return
+    link, deadline = find_link(parts[0]), time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            link.check()
+        except DeviceAwayError:
+            if time.monotonic() > deadline or should_stop():
+                raise
+            time.sleep(LOOK_S)
+        else:
+            return

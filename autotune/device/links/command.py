@@ -18,9 +18,6 @@ class CommandLink:
         except ValueError as error:
             raise DeviceSelectionError(f"{self.name} is no command: {error}") from error
 
-    def wait(self) -> None:
-        """Return at once: a command can always be started."""
-
     def check(self) -> None:
         """Do nothing: a command can always be started."""
 

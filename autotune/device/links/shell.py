@@ -8,7 +8,6 @@ import hashlib
 import re
 import shlex
 import subprocess
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,17 +82,6 @@ class ShellLink(ABC):
     def check(self) -> None:
         """Ask the machine whether an agent could be started. Raises DeviceAwayError or DeviceSelectionError."""
         self._facts()
-
-    def wait(self) -> None:
-        """Return as soon as an agent can be started. Raises DeviceSelectionError for what waiting does not mend."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return self.check()
-            except DeviceAwayError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(LOOK_S)
 
     def start(self) -> "subprocess.Popen[bytes]":
         """Start an agent, put there before if it is not there yet. Raises DeviceSelectionError when that fails."""
