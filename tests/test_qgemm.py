@@ -494,7 +494,7 @@ WRONG: dict[str, tuple[Configuration, str, Callable[[str], str]]] = {
     "the last row is not packed": (
         OWN, Q4_0, changed("const int row = get_global_id(1);", "const int row = min((int)get_global_id(1), rows - 2);")
     ),
-    "scales are packed in another order": (OWN, Q4_0, changed("scale_plane)[place]", "scale_plane)[place ^ 1]")),
+    "scales are packed in another order": (OWN, Q4_0, changed("scale_plane + (size_t)place", "scale_plane + (size_t)(place ^ 1)")),
     "a part of k is left out": (OWN, Q4_0, changed("part[32 + item]", "0.0f")),
     "parts of k overlap": (OWN, Q4_0, changed("unit += 4", "unit += 3")),
     "parts are joined before all are there": (OWN, Q4_0, changed(BARRIER, "")),

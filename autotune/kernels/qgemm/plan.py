@@ -98,7 +98,7 @@ PLAN = PlanFormula(
         LaunchFormula(
             kernel="pack",
             global_size="units, rows",
-            arguments="'weights', 'w_packed', rows, k",
+            arguments="'weights', 'w_packed', rows, k, 0",
             when="packs",
             prepares="weights",
         ),
