@@ -52,6 +52,7 @@ PLAN = PlanFormula(
         "layout": "columns",
         "packed_words": 4,
         **dict.fromkeys(("w_storage", "x_storage"), "buffer"),
+        "run_type": "float32",
         **dict.fromkeys(("relaxed_math", "integer_dot"), "off"),
         "standard": "none",
     },
