@@ -293,7 +293,7 @@ class TestConfigurations:
         )
         everything = (
             "cl_khr_integer_dot_product", "cl_arm_integer_dot_product_int8", "cl_qcom_reqd_sub_group_size",
-            "cl_nv_device_attribute_query",
+            "cl_nv_device_attribute_query", "cl_khr_fp16",
         )  # fmt: skip
         limits = dataclasses.replace(
             ADRENO,
@@ -302,7 +302,6 @@ class TestConfigurations:
             extensions=everything,
             local_memory_bytes=2**18,
             has_ptx_integer_dot=True,
-            has_float16=True,
         )
         missing = {(p.name, v) for p in FAMILY.algorithm(algorithm).parameters for v in p.values}
         for shape in shapes:

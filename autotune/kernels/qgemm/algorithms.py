@@ -194,15 +194,9 @@ _OWN_ROWS = Algorithm(
         _WHOLE,
         constraint(
             "half_runs_exist",
-            "run_type == 'float32' or (mode == 'float16' and has_float16 == 1 and scaling == 'sums'"
+            "run_type == 'float32' or (mode == 'float16' and has_half_functions == 1 and scaling == 'sums'"
             " and decode == 'magic')",
-            "the device does not compute in half precision, or the problem has other activations",
-        ),
-        constraint(
-            "half_functions_exist",
-            "run_type == 'float32' or has_half_functions == 1"
-            " or (multiply_add == 'operator' and x_storage == 'buffer')",
-            "the driver does not multiply and add, or read images, in half precision",
+            "the driver does not compute with vectors of half precision, or the problem has other activations",
         ),
     ),
     features=tuple(map(Expression, ("work_group_m * work_group_k", "micro_tile_m * micro_tile_n"))),

@@ -95,7 +95,7 @@ class _Device:
             join="shuffle" if has_ptx else "tree",
             lanes=limits.native_vector_float32,
             is_adreno=is_adreno,
-            adds_in_half=is_adreno and limits.has_float16 and bool(facts["has_half_functions"]),
+            adds_in_half=is_adreno and bool(facts["has_half_functions"]),
             has_lines=limits.has_images and limits.max_image_line > 0,
             integer_dot=next((name for name, fact in dots.items() if facts[fact]), "off"),
         )
