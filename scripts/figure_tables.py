@@ -548,17 +548,23 @@ def _weights_on_adreno() -> str:
     models = sorted(content, key=lambda slug: int(slug.split("-")[1]))
     shapes = [row["shape"] for row in content[models[0]]["rows"]]
     by_shape = {shape: [content[model]["rows"][number] for model in models] for number, shape in enumerate(shapes)}
-    lines = [[shape, *(row["slots_per_weight"] for row in rows)] for shape, rows in by_shape.items()]
+    lines = [[shape, *map(_slots, rows)] for shape, rows in by_shape.items()]
     lines.append(["ggml's flat kernel, q4_0", *(content[model]["rival"]["slots_per_weight"] for model in models)])
     spilling = sum(row["private_bytes"] > 0 for model in models for row in content[model]["rows"])
     spills = "None of these defaults spills." if not spilling else f"{spilling} of these defaults spill."
     return _section(
         "Quantised weights on Adreno",
         "Issue slots for each weight in the inner loop of default kernels, as Mesa's compiler translates them; not "
-        f"run, since there was no device. They bound decoding there. {spills} Several columns share a weight's slots.",
+        f"run, since there was no device. They bound decoding there. {spills} Several columns share a weight's slots. "
+        "In brackets: multiply-adds in half precision among them, which Adreno does at some 1.5 times the rate.",
         "STATS=1 path/to/shell MODEL python scripts/adreno_weights --rival path/to/ggml --json adreno_weights.json",
         _table(["m x n x k weights, mode", *models], lines),
     )
+
+
+def _slots(row: Mapping[str, Any]) -> str:
+    half = row["of_them_half"]
+    return f"{row['slots_per_weight']} ({half})" if half else str(row["slots_per_weight"])
 
 
 def _total(rows: Iterable[Mapping[str, Any]], key: str) -> str:

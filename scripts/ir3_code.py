@@ -16,6 +16,8 @@ class Loop:
     """Issue slots of one pass of a loop."""
 
     multiply_adds: int
+    half_multiply_adds: int
+    """Those of them in half precision, which Adreno does at up to twice the rate."""
     slots: int
 
 
@@ -39,9 +41,10 @@ def widest_loop(shader: str) -> Loop | None:
 
 
 def _loop(code: list[str]) -> Loop:
-    counts = [(1 + _number(line, "rpt"), _number(line, "nop"), bool(re.search(r"\bmad\.f", line))) for line in code]
+    counts = [(1 + _number(line, "rpt"), _number(line, "nop"), line) for line in code]
     return Loop(
-        multiply_adds=sum(times for times, _, is_multiply_add in counts if is_multiply_add),
+        multiply_adds=sum(times for times, _, line in counts if re.search(r"\bmad\.f", line)),
+        half_multiply_adds=sum(times for times, _, line in counts if re.search(r"\bmad\.f16", line)),
         slots=sum(times + waits for times, waits, _ in counts),
     )
 

@@ -592,6 +592,16 @@ class Weights:
         pack = self.library.c.autotune_qgemm_pack
         return int(pack(self.library.handle, self.queue, asked, weights, ctypes.byref(self.packed), event))
 
+    def unpack(self) -> tuple[int, bool]:
+        """The status of unpacking into other memory, and whether that has the bytes of the file."""
+        found = np.zeros_like(self.case.inputs["weights"])
+        memory = to_device(self.session, found)
+        unpack = self.library.c.autotune_qgemm_unpack
+        into = ctypes.c_void_p(memory.int_ptr)
+        status = unpack(self.library.handle, self.queue, ctypes.byref(self.problem), self.packed, into, None)
+        self.session.read(memory, found)
+        return int(status), np.array_equal(found, self.case.inputs["weights"])
+
     def call(self, memory: dict[str, Any] | None = None, problem: ctypes.Structure | None = None) -> int:
         given = {**self.memory, **(memory or {})}
         operands = [ctypes.c_void_p(given[n].int_ptr if n in given else None) for n in ("x", "starts", "y")]
@@ -625,6 +635,7 @@ def test_products_with_packed_weights_are_right(on_pocl: Library, session: Sessi
         assert one.pack() == 0, on_pocl.log()
         assert one.call() == 0, on_pocl.log()
         assert one.is_right()
+        assert one.unpack() == ((0, True) if one.packed_bytes() else (7, False))
     one.release()
 
 
@@ -648,6 +659,7 @@ def test_weights_are_packed_once_for_each_order_that_kernels_read(
     assert column.call() == 0 and column.is_right()
     on_pocl.c.autotune_release_originals(column.packed)
     assert column.call() == 0 and column.is_right()
+    assert column.unpack() == (0, True)
     as_stored = to_structure(QGemmProblem.parse("70,2,512 q4_k"))  # its kernel reads them as they are in the file
     assert column.call(problem=as_stored) == 7  # AUTOTUNE_NOT_PACKED
     for wrong in ("70,1,256 q4_k", "71,1,512 q4_k", "70,1,512 q6_k", "70,1,512 q4_k experts=2"):

@@ -295,7 +295,7 @@ class TestConfigurations:
         )
         everything = (
             "cl_khr_integer_dot_product", "cl_arm_integer_dot_product_int8", "cl_qcom_reqd_sub_group_size",
-            "cl_nv_device_attribute_query",
+            "cl_nv_device_attribute_query", "cl_khr_fp16",
         )  # fmt: skip
         limits = dataclasses.replace(
             ADRENO,
@@ -424,8 +424,9 @@ class TestJudge:
         wrong.inputs = {**case.inputs, "starts": moved}
         assert case.error_ratio({"y": self.right(wrong, problem)}) > 1
 
-    def test_one_unit_of_weights_missing_shows(self) -> None:
-        problem = QGemmProblem.parse("16,2,4096 q4_0")
+    @pytest.mark.parametrize("mode", ["float32", "float16"])
+    def test_one_unit_of_weights_missing_shows(self, mode: str) -> None:
+        problem = QGemmProblem.parse(f"16,2,4096 q4_0 {mode}")
         case = QGemmCase(problem, 7)
         values, offsets = dequantise(case.inputs["weights"], problem.format, problem.m, problem.k)
         for first in (0, 2048, 4064):
@@ -496,7 +497,9 @@ WRONG: dict[str, tuple[Configuration, str, Callable[[str], str]]] = {
     "the last row is not packed": (
         OWN, Q4_0, changed("const int row = get_global_id(1);", "const int row = min((int)get_global_id(1), rows - 2);")
     ),
-    "scales are packed in another order": (OWN, Q4_0, changed("scale_plane)[place]", "scale_plane)[place ^ 1]")),
+    "scales are packed in another order": (
+        OWN, Q4_0, changed("scale_plane + (size_t)place", "scale_plane + (size_t)(place ^ 1)")
+    ),
     "a part of k is left out": (OWN, Q4_0, changed("part[32 + item]", "0.0f")),
     "parts of k overlap": (OWN, Q4_0, changed("unit += 4", "unit += 3")),
     "parts are joined before all are there": (OWN, Q4_0, changed(BARRIER, "")),
@@ -519,6 +522,25 @@ WRONG: dict[str, tuple[Configuration, str, Callable[[str], str]]] = {
     "the sum of a unit is that of its end": (WHOLE_TILE, f"{MANY} int8", changed("sums += convert", "sums = convert")),
     "bytes are taken as unsigned": (WHOLE_TILE, "67,35,64 q8_0 int8", changed("as_char4(a)", "as_uchar4(a)")),
 }  # fmt: skip
+
+
+def in_single(source: str) -> str:
+    """A kernel that adds up in half precision, in single precision, for devices without the other."""
+    assert "half low0_0 = 0;" in source
+    source = source.replace("*(const half2 *)&word", "vload_half2(0, (const half *)&word)")
+    source = re.sub(r"\*\(\(__global const half4 \*\)X \+ (x_at\d+) \+ (\d)\)", r"vload_half4(\1 + \2, X)", source)
+    return re.sub(r"\bhalf([24]?)\b(?! \*)", r"float\1", source.replace("_imageh", "_imagef"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_runs_in_half_precision_add_up_the_same(measurer: Measurer, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    spoil_sources(monkeypatch, in_single)
+    for n, changes in ((1, {"micro_tile_n": 1}), (5, {"multiply_add": "mad"}), (3, {"x_storage": "image"})):
+        configuration = values("own_rows", run_type="float16", decode="magic", **changes)
+        problem = QGemmProblem.parse(f"67,{n},{3 * FORMATS[name].block} {name} float16")
+        measurer._built.clear()
+        assert measure(measurer, problem, configuration).state is TrialState.COMPLETE
+    measurer._built.clear()
 
 
 @pytest.mark.parametrize("fault", WRONG)

@@ -149,6 +149,35 @@ def test_packed_once_in_every_layout(
     assert repr(weights) == f"<PreparedWeights 64 x 512 q4_k, packed in {int(is_packed)} layouts>"
 
 
+LAYOUTS: list[tuple[str, dict[str, Any]]] = [
+    ("shared_rows", {"layout": "rows"}),
+    *(("own_rows", {"packed_words": words, "w_storage": "buffer", "x_storage": "buffer"}) for words in (1, 2, 4)),
+]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("algorithm", "wanted"), LAYOUTS, ids=["rows", "columns 1", "columns 2", "columns 4"])
+def test_what_was_packed_becomes_the_bytes_of_the_file_again(
+    make: Callable[..., QGemm], pocl: Device, algorithm: str, wanted: dict[str, Any], name: str
+) -> None:
+    block, rng = FORMATS[name].block, np.random.default_rng(5)
+    for shape in ((1, block), (7, 3 * block), (3, 13, 5 * block)):
+        experts, m, k = (1, *shape)[-3:]
+        problem = QGemmProblem(m=m, n=1, k=k, weights=name, experts=experts)
+        if algorithm == "shared_rows" and FORMATS[name].in_arrays:
+            return  # such weights lie in rows already
+        qgemm = make(drawn(pocl, problem, algorithm, **wanted), verify=False)
+        raw = rng.integers(0, 256, problem.weight_bytes, dtype=np.uint8)  # all bits, whatever they stand for
+        weights = qgemm.prepare(raw, name, shape)
+        with pytest.raises(ProblemError, match="not packed"):
+            qgemm.unpack(weights)
+        qgemm(activations(1, k), weights, starts=[0, *[1] * experts] if experts > 1 else None)
+        assert qgemm.stats.packings == 1
+        assert np.array_equal(qgemm.unpack(weights), raw)
+    with pytest.raises(ProblemError, match="another QGemm"):
+        make().unpack(weights)
+
+
 def test_layouts_for_decode_and_prefill_and_their_memory(make: Callable[..., QGemm], pocl: Device) -> None:
     raw, values = weights_of("q8_0", 64, 256)
     one = drawn(pocl, QGemmProblem(m=64, n=1, k=256, weights="q8_0"), "shared_rows", layout="rows")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autotune.kernel_file.reading import read_kernel_file
 from autotune.kernels import FILES, families_of_files, find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
 from autotune.model.trial import Job, Trial, TrialState
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -256,3 +259,22 @@ class TestJournal:
         )
         [gone] = self._disagreements(told, [("w0", 1.0, 2.0)], stored=())
         assert "not stored" in gone
+
+
+@pytest.mark.parametrize("by_ptx", [False, True])
+def test_kernel_files_of_ggml_for_devices_without_names_for_sub_groups(tmp_path: Path, by_ptx: bool) -> None:
+    script = load("bench_ggml")
+    extensions = ("cl_nv_device_attribute_query",) if by_ptx else ()
+    device = replace(INVENTED_PROCESSOR, limits=DeviceLimits(extensions=extensions, has_float16=by_ptx))
+    (tmp_path / "sources").mkdir()
+    for name in script.RIVALS:
+        folder = tmp_path / name
+        folder.mkdir()
+        file = read_kernel_file(script.adapted(device, tmp_path / "sources", folder, name))
+        assert file.sources[0] == "ggml_shims.cl" and (folder / file.sources[0]).is_file()
+        assert ("-DBY_PTX=1" in file.build_options) == by_ptx
+        assert not {"sub_groups", "dot"} & file.constraints.keys()
+        widths = {v for n, values in file.parameters.items() if n.endswith("WIDTH") for v in values}
+        assert not by_ptx or not widths or max(widths) == 32
+        groups = [values for n, values in file.parameters.items() if n in ("N_SIMDGROUP", "N_SG_Q8_0")]
+        assert by_ptx or all(values == (1,) for values in groups)

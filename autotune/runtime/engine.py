@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from autotune import __version__
@@ -14,7 +14,7 @@ from autotune.errors import KernelError
 from autotune.lookup import TuningTable
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
-from autotune.model.plan import Buffer, Plan, Role
+from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
 from autotune.model.problem import Problem
 from autotune.runtime.choice import Choice, Weights, choices, packed_operand
 from autotune.runtime.executor import BoundCall, Executor, Operand, Statistics, Transfer
@@ -220,12 +220,17 @@ class Engine:
             operands = dict(zip(names, memory, strict=True))
             return BoundCall(port, program, work, (), {**fixed, **operands}, tuple(plan.named_scalars))
 
+        def unpacking() -> BoundCall:
+            undone = _part(plan, [_undone(launch) for launch in packs])
+            return BoundCall(port, program, undone, (constant, packed), {})
+
         ready = Ready(
             problem=problem,
             choice=choice,
             call=BoundCall(port, program, work, names, fixed, tuple(plan.named_scalars)),
             bound=bound,
             packing=BoundCall(port, program, _part(plan, packs), (constant, packed), {}) if must_pack else None,
+            unpacking=unpacking,
             packed=buffers.get(packed) or plan.buffers[0],
             views=views,
             packing_number=self._packings.setdefault(layout, len(self._packings)),
@@ -248,8 +253,13 @@ class Engine:
         return self.executor.port.allocate(buffer)
 
 
-def _part(plan: Plan, launches: Sequence[Any]) -> Plan:
+def _part(plan: Plan, launches: Sequence[Launch]) -> Plan:
     return Plan(buffers=plan.buffers, launches=tuple(launches))
+
+
+def _undone(launch: Launch) -> Launch:
+    """Return a launch that undoes one which prepares an operand; see `KernelFamily.can_unpack`."""
+    return replace(launch, arguments=(*launch.arguments[:-1], Scalar(dtype="int32", value=1)))
 
 
 _hashes: dict[str, str] = {}

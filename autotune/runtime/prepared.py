@@ -25,6 +25,8 @@ class Ready:
     """Returns a call that takes none, with those of `call` set for good."""
     packing: BoundCall | None
     """Packs the constant operand into the layout that `call` needs; None where `call` packs it, or nothing does."""
+    unpacking: Callable[[], BoundCall]
+    """Returns a call, with the same operands, that undoes `packing`, for families that can."""
     packed: Buffer
     """Buffer of the constant operand in that layout, or of the operand itself."""
     views: tuple[Buffer, ...]
@@ -47,8 +49,8 @@ class Prepared:
         self.operand, self.kind = operand, kind
         self.form = ("prepared", id(owner), kind, *form)
         self._stats = stats
-        self._packed: dict[int, tuple[Memory, int]] = {}
-        """Each layout, with its bytes."""
+        self._packed: dict[int, tuple[Memory, int, Callable[[], BoundCall]]] = {}
+        """Each layout, with its bytes, and `Ready.unpacking`."""
         self._views: dict[int, tuple[Memory, ...]] = {}
         """The packed operand and the views over it that kernels take."""
 
@@ -60,7 +62,7 @@ class Prepared:
 
     def release(self) -> None:
         """Free what was packed for it; a later product packs it again. Bound products keep what they use."""
-        self._stats.prepared_bytes -= sum(size for _, size in self._packed.values())
+        self._stats.prepared_bytes -= sum(size for _, size, _ in self._packed.values())
         self._packed.clear()
         self._views.clear()
 
@@ -74,10 +76,10 @@ class Prepared:
         if number not in self._packed:
             packed = port.allocate(ready.packed)
             ready.packing.enqueue((self._plain(transfer), packed))
-            self._packed[number] = packed, ready.packed.size_bytes
+            self._packed[number] = packed, ready.packed.size_bytes, ready.unpacking
             self._stats.packings += 1
             self._stats.prepared_bytes += ready.packed.size_bytes
-        packed, _ = self._packed[number]
+        packed, _, _ = self._packed[number]
         views = (port.allocate(view, {view.view_of: packed}) for view in ready.views)
         self._views[ready.form_number] = (packed, *views)
         return self._views[ready.form_number]

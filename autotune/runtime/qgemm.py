@@ -17,7 +17,7 @@ from autotune.kernels.qgemm.formats import FORMATS
 from autotune.kernels.qgemm.int4 import Int4Weights
 from autotune.runtime.choice import Choice, Weights
 from autotune.runtime.engine import Request
-from autotune.runtime.executor import Operand, Statistics, Transfer, check_result, form
+from autotune.runtime.executor import Executor, Operand, Statistics, Transfer, check_result, form
 from autotune.runtime.layout import qgemm_problem
 from autotune.runtime.on_device import Bound, OnDevice
 from autotune.runtime.prepared import Prepared, Ready
@@ -50,6 +50,17 @@ class PreparedWeights(Prepared):
         """Free what is on the device; a later product brings it there again. Bound products keep what they use."""
         super().release()
         self._drop_copy()
+
+    def unpacked(self, executor: Executor) -> NDArray[np.uint8]:
+        """Return the bytes of the weights from a layout in which they are packed. Raises ProblemError if none is."""
+        if not self._packed:
+            raise ProblemError("the weights are not packed", hint="a product that needs another layout packs them")
+        packed, _, unpacking = next(iter(self._packed.values()))
+        memory = executor.buffer(self.operand.nbytes, self.name)
+        unpacking().enqueue((memory, packed))
+        found = np.empty(self.operand.nbytes, np.uint8)
+        executor.port.read(memory, found)
+        return found
 
     def _pack(self, ready: Ready, transfer: Transfer) -> tuple[Memory, ...]:
         was_there = self._copy is not None
@@ -163,6 +174,16 @@ class QGemm(OnDevice):
                 values.queue.finish()
         return PreparedWeights(self, self.stats, values, kind, problem)
 
+    def unpack(self, weights: PreparedWeights) -> NDArray[np.uint8]:
+        """Return the bytes that `prepare` took, from a layout into which a product has packed them.
+
+        Raises ProblemError if none has.
+        """
+        self._check_owner(weights)
+        executor = self._engine.executor
+        with executor.lock:
+            return weights.unpacked(executor)
+
     def allocate(self, shape: Any, dtype: Any) -> Any:
         """Return zeros visible to host and device, as a NumPy array."""
         return allocate_shared(self._engine.executor.port, shape, dtype)
@@ -184,8 +205,7 @@ class QGemm(OnDevice):
         return known
 
     def _read(self, x: Any, weights: PreparedWeights, out: Any, mode: str, starts: Any) -> QGemmRequest:
-        if weights.owner is not self:
-            raise ProblemError("the weights were prepared by another QGemm")
+        self._check_owner(weights)
         if Kind.BUFFER in (kind_of(x), kind_of(out)):
             raise ProblemError(
                 "a buffer has no shape", hint="pass pyopencl.array.Array(queue, shape, dtype, data=buffer)"
@@ -202,6 +222,10 @@ class QGemm(OnDevice):
             kinds=kinds,
             shape=(*x.shape[:-1], problem.m),
         )
+
+    def _check_owner(self, weights: PreparedWeights) -> None:
+        if weights.owner is not self:
+            raise ProblemError("the weights were prepared by another QGemm")
 
     def _run(self, request: QGemmRequest, operands: tuple[Any, ...]) -> None:
         x, weights, *starts, out = operands

@@ -400,6 +400,13 @@ static cl_int pass(struct ready *ready, int number, const struct autotune_call *
     return error;
 }
 
+/* What packs does the opposite where its last argument is 1. */
+static cl_int set_backwards(struct ready *ready, int number, cl_int backwards) {
+    const struct autotune_launch *const launch = &ready->plan.launches[number];
+    const cl_uint last = (cl_uint)launch->argument_count - 1;
+    return clSetKernelArg(ready->kernels[number], last, sizeof backwards, &backwards);
+}
+
 /* The launches that pack, or all others. */
 static cl_int launch_all(
         struct ready *ready, const struct autotune_call *call, const struct form *form, int packs, cl_event *event) {
@@ -409,11 +416,13 @@ static cl_int launch_all(
         const struct autotune_launch *const launch = &ready->plan.launches[number];
         if (launch->packs != packs) continue;
         error = pass(ready, number, call, form);
+        if (error == CL_SUCCESS && call->unpacks) error = set_backwards(ready, number, 1);
         if (error != CL_SUCCESS) break;
         error = clEnqueueNDRangeKernel(
             call->queue, ready->kernels[number], launch->dimensions, NULL, launch->global_size,
             launch->has_local_size ? launch->local_size : NULL, 0, NULL,
             number == ready->plan.launch_count - 1 ? event : NULL);
+        if (call->unpacks) set_backwards(ready, number, 0);
     }
     return error;
 }
@@ -431,6 +440,7 @@ static cl_int find_form(
         *found = form;
         return CL_SUCCESS;
     }
+    if (call->unpacks) return CL_INVALID_MEM_OBJECT;
     form = (struct form *)calloc(1, sizeof *form);
     if (!form) return CL_OUT_OF_HOST_MEMORY;
     form->packing = ready->plan.packing;
@@ -454,6 +464,8 @@ static cl_int find_form(
 static cl_int enqueue(struct autotune_library *library, struct ready *ready, const struct autotune_call *call) {
     struct form *form = NULL;
     cl_int error = find_form(library, ready, call, &form);
+    if (error != CL_SUCCESS) return error;
+    if (call->unpacks) error = form ? launch_all(ready, call, form, 1, NULL) : CL_INVALID_MEM_OBJECT;
     if (error != CL_SUCCESS) return error;
     if (call->only_packs) return call->event ? clEnqueueMarkerWithWaitList(call->queue, 0, NULL, call->event) : error;
     error = show(library, ready, call, form);
@@ -573,7 +585,7 @@ static enum autotune_status run(
         const cl_int error = enqueue(library, ready, call);
         enum autotune_status status;
         if (error == CL_SUCCESS) return AUTOTUNE_OK;
-        if (error == CL_INVALID_MEM_OBJECT && call->packed && !call->packed->has_originals) return AUTOTUNE_NOT_PACKED;
+        if (error == CL_INVALID_MEM_OBJECT && call->packed && (call->unpacks || !call->packed->has_originals)) return AUTOTUNE_NOT_PACKED;
         status = fail(library, error);
         if (status == AUTOTUNE_REFUSED && ready->attempt < 2) {
             clFinish(call->queue); /* kernels before the refused one may still use what is let go */
@@ -614,7 +626,7 @@ static enum autotune_status run_problem(
     if (packed) {
         if (packed->family != family || !family->packs_alike(&packed->problem, problem)) return AUTOTUNE_NOT_PACKED;
         for (number = 0; number < AUTOTUNE_MOST_BUFFERS; number++)
-            if (packed->originals[number]) call->operands[number] = packed->originals[number];
+            if (packed->originals[number] && !call->unpacks) call->operands[number] = packed->originals[number];
     }
     return run(library, ready, call);
 }

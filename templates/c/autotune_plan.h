@@ -52,7 +52,8 @@ struct autotune_call {
     const double *scalars;
     cl_mem operands[AUTOTUNE_MOST_BUFFERS];
     struct autotune_packed *packed; /* NULL without constant operands */
-    int only_packs;
+    int only_packs; /* or, if it unpacks, only that */
+    int unpacks;
 };
 
 /* What autotune.c must know of a family of kernels. */

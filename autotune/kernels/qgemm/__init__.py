@@ -76,6 +76,7 @@ class QGemm(KernelFamily):
     baseline = Configuration.of("naive", relaxed_math="off")
     c_export = _C_EXPORT
     packing_parameters = ("layout", "packed_words")
+    can_unpack = True
 
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
         return PLAN.plan(problem, configuration)

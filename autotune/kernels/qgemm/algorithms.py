@@ -144,6 +144,12 @@ _OWN_ROWS = Algorithm(
         parameter("w_storage", ("buffer", "image"), "memory that quants are read through"),
         parameter("x_storage", ("buffer", "image"), "memory that activations are read through"),
         parameter("scaling", ("sums", "weights"), "what scales and offsets are applied to"),
+        parameter(
+            "run_type",
+            ("float32", "float16"),
+            "what the products of a unit of 32 weights are added up in",
+            neutral="float32",
+        ),
         _DECODE,
         _MULTIPLY_ADD,
         _INTEGER_DOT,
@@ -186,6 +192,12 @@ _OWN_ROWS = Algorithm(
             "scaling_matters", "scaling == 'sums' or mode != 'int8'", "products of integers are scaled as sums only"
         ),
         _WHOLE,
+        constraint(
+            "half_runs_exist",
+            "run_type == 'float32' or (mode == 'float16' and has_half_functions == 1 and scaling == 'sums'"
+            " and decode == 'magic')",
+            "the driver does not compute with vectors of half precision, or the problem has other activations",
+        ),
     ),
     features=tuple(map(Expression, ("work_group_m * work_group_k", "micro_tile_m * micro_tile_n"))),
 )

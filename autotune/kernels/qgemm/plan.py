@@ -52,6 +52,7 @@ PLAN = PlanFormula(
         "layout": "columns",
         "packed_words": 4,
         **dict.fromkeys(("w_storage", "x_storage"), "buffer"),
+        "run_type": "float32",
         **dict.fromkeys(("relaxed_math", "integer_dot"), "off"),
         "standard": "none",
     },
@@ -98,7 +99,7 @@ PLAN = PlanFormula(
         LaunchFormula(
             kernel="pack",
             global_size="units, rows",
-            arguments="'weights', 'w_packed', rows, k",
+            arguments="'weights', 'w_packed', rows, k, 0",
             when="packs",
             prepares="weights",
         ),

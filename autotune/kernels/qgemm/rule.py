@@ -8,20 +8,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from autotune.kernels.qgemm.formats import by_format
 from autotune.kernels.qgemm.problem import MAX_ELEMENTS, QGemmProblem
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
 
+_IN_HALF = by_format(lambda f: int(not (f.has_zero_points or f.name in ("q4_k", "q6_k"))))
+"""Formats that add up in half precision in fewer issue slots on Adreno: one scale for 32, no offset but a constant."""
 ESTIMATE = Expression(
     "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and is_whole != (mode != 'int8')"
-    " and is_byte != (weights != 'q8_0')) - 1"
+    f" and is_byte != (weights != 'q8_0') and is_half <= (mode == 'float16' and ({_IN_HALF}) == 1)"
+    " and is_even <= (m % 256 == 0 and n % 8 == 0 and experts == 1)) - 1"
 )
 """Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
 and the numbers of a candidate. `is_whole` is 1 for products of integers, 0 for those of floats, 2 for either; `is_byte`
-likewise for weights of 8 bits."""
+likewise for weights of 8 bits; `is_half` is 1 for those that add up in half precision, `is_even` for those that spill
+where tiles are not whole."""
 
-_ANY = {"least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2}
+_ANY = {"least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2, "is_half": 0, "is_even": 0}
 _FEW = 8
 """Columns up to which a product reads weights at the speed of memory."""
 _LARGE_GPU = 16
@@ -71,6 +76,8 @@ class _Device:
     lanes: int
     """float32 in a vector register of a processor."""
     is_adreno: bool
+    adds_in_half: bool
+    """Whether it is an Adreno, on which half precision has 1.5 times the rate, whose driver has all of that."""
     has_lines: bool
     """Whether images over buffers exist."""
     integer_dot: str
@@ -88,6 +95,7 @@ class _Device:
             join="shuffle" if has_ptx else "tree",
             lanes=limits.native_vector_float32,
             is_adreno=is_adreno,
+            adds_in_half=is_adreno and bool(facts["has_half_functions"]),
             has_lines=limits.has_images and limits.max_image_line > 0,
             integer_dot=next((name for name, fact in dots.items() if facts[fact]), "off"),
         )
@@ -169,6 +177,9 @@ def _of_phone(device: _Device) -> _Listed:
     for each product. On Mali a work-item with more than 32 registers halves the threads, so tiles are small there.
     """
     is_roomy = device.is_adreno and device.compute_units >= _ROOMY_ADRENO
+    if device.adds_in_half:
+        wanted = {"least_n": _FEW + 1, "is_whole": 0, "is_half": 1, "is_even": int(is_roomy)}
+        yield from _own(device, 0, wanted, slices=1, rows=4, columns=8 if is_roomy else 4)
     for columns, rows in ((8, 2), (4, 2), (4, 1)) if is_roomy else ((4, 2), (4, 1)):
         for whole in (0, 1):
             wanted = {"least_n": _FEW + 1, "is_whole": whole}
@@ -181,6 +192,9 @@ def _of_phone(device: _Device) -> _Listed:
                 continue
             for whole in (0, 1) if slices * rows < 16 else (0,):
                 wanted = {**_columns(columns, whole), "least_m": many[rows]}
+                if device.adds_in_half and not whole and (columns == 4 or (columns == 8 and is_roomy)):
+                    in_half = {**wanted, "is_half": 1}
+                    yield from _own(device, 0, in_half, slices=slices, rows=rows, columns=columns)
                 yield from _own(device, whole, wanted, slices=slices, rows=rows, columns=columns)
     for group in (16, 8, 1):
         for whole in (0, 1):
@@ -221,12 +235,14 @@ def _own(
 ) -> _Listed:
     """Yield a configuration that reads images, where the device has them, and the same with buffers."""
     # What is taken off the sums of a unit needs a sum for each column, which few columns are worth.
-    scaling = "sums" if whole or columns < 4 else "weights"
+    in_half = wanted.get("is_half") == 1
+    scaling = "sums" if whole or columns < 4 or in_half else "weights"
     for storage in ("image", "buffer") if device.is_adreno and device.has_lines else ("buffer",):
         configuration = Configuration.of(
             "own_rows", work_group_m=group or (64 if device.is_adreno else 16), work_group_k=slices, micro_tile_m=rows,
             micro_tile_n=columns, packed_words=4, w_storage=storage, x_storage="buffer" if whole else storage,
-            scaling=scaling, wave_size="any", **_arithmetic(device, whole, "magic"),
+            scaling=scaling, run_type="float16" if in_half else "float32", wave_size="any",
+            **_arithmetic(device, whole, "magic"),
         )  # fmt: skip
         yield configuration, wanted
 
