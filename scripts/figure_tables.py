@@ -291,7 +291,7 @@ def _siblings() -> str:
         'the same kernel on each other card ("warm"), against searches that begin with nothing ("cold"); '
         f"{content['conditions']['seeds']} seeds. A search learns from two cards, those of its maker first. Where a "
         "search of 50 trials never gets to 95%, it counts as 51.",
-        "scripts/bench_search FILES --only ours --siblings --seeds 3 --first-seed 600 --budget 150 --json FILE",
+        "scripts/bench_search FILES --only ours --siblings --seeds 10 --first-seed 600 --budget 150 --json FILE",
         _table(["kernel and card", *heads, "cold, to 95%", "warm, to 95%"], map(line, siblings["cold"])),
     )
 
