@@ -157,6 +157,34 @@ class TestForetoldGain:
         find_family.cache_clear()
 
 
+class TestNoise:
+    TIMES = np.array([2.0, 1.0, 1.02, np.nan, 1.5, 4.0, 1.3, 1.25, 1.2])
+
+    def test_finals_choose_the_fastest_of_those_that_seemed_best_and_end_when_it_is_clear(self) -> None:
+        script = load("search_noise.py")
+        rows = range(len(self.TIMES))
+        assert script.play(rows, self.TIMES, self.TIMES, 0.0, seed=0) == (1, 6 * 9), "without errors one look is enough"
+        told = np.where(self.TIMES == 1.0, 9.0, self.TIMES)
+        assert script.play(rows, told, self.TIMES, 0.0, seed=0)[0] == 2, "an error kept the best one from the finals"
+        winner, timings = script.play(rows, self.TIMES, self.TIMES, 0.1, seed=0)
+        assert winner in (1, 2) and timings > 6 * 9
+
+    def test_a_report_has_the_means_of_each_space_and_of_all(self) -> None:
+        script = load("search_noise.py")
+        shares = {"one": [(1.0, 0.9), (0.8, 0.9)], "two": [(0.5, 0.4), (0.5, 0.4)]}
+        report = script.noise_report(
+            script.Chosen(space=space, without=w, found=c, chosen=c, timings=60)
+            for space, pairs in shares.items() for w, c in pairs
+        )  # fmt: skip
+        assert report["one"] == pytest.approx(
+            {"without": 0.9, "found": 0.9, "chosen": 0.9, "timings": 60, "error": 0.1 / 2**0.5}
+        )
+        assert report["two"]["error"] == pytest.approx(0.0)
+        assert report["mean"] == pytest.approx(
+            {"without": 0.7, "found": 0.65, "chosen": 0.65, "timings": 60, "error": 0.05 / 2**0.5}
+        )
+
+
 def _trial(number: int, time_ns: float | None) -> Trial:
     return trial(Configuration.of("dot", vector_width=number), TrialState.CRASHED if time_ns is None else time_ns)
 
