@@ -86,9 +86,8 @@ MATRIX_TILE = Algorithm(
         ),
         constraint(
             "tiles_fit_local_memory",
-            "element_bytes * stages * tile_k * (macro_tile_m + macro_tile_n) + 128 <= local_memory_bytes "
-            "or (combine == 'launch' and element_bytes * stages * tile_k * (macro_tile_m + macro_tile_n) "
-            "<= local_memory_bytes)",
+            "element_bytes * stages * tile_k * (macro_tile_m + macro_tile_n) + (0 if combine == 'launch' else 128) "
+            "<= max(local_memory_bytes, declared_local_memory_bytes)",
             "the tiles of A and B exceed local memory",
         ),
         rows_to_do("macro_tile_m < 2 * m or macro_tile_m == 32", share="most"),
