@@ -200,11 +200,6 @@ LOCAL_TILE = Algorithm(
             "fetches further ahead",
         ),
         parameter("sub_group_columns", (0, 4, 8, 16), "32 work-items as a block of this many columns; 0: as a row"),
-        newer_parameter(
-            "sub_group_order",
-            ("rows", "squares"),
-            "a block's work-items row by row, or in squares of four, of which two read the same from local memory",
-        ),
         parameter("group_rows", (0, 4, 8), "rows of work-groups that run as one band; 0: row by row"),
         parameter("split_k", (1, 2, 3, 4, 5, 6, 8, 12, 16, 32), "work-groups that share the k of one macro-tile"),
         COMBINE,
@@ -283,7 +278,6 @@ LOCAL_TILE = Algorithm(
             "and work_group_m * sub_group_columns % 32 == 0)",
             "blocks of 32 work-items do not tile the work-group, or the device is a CPU",
         ),
-        constraint("squares_in_blocks", "sub_group_order == 'rows' or sub_group_columns != 0", "there is no block"),
         constraint(
             "bands_matter",
             "group_rows == 0 or (split_k == 1 and m > 2 * group_rows * work_group_m * micro_tile_m "
