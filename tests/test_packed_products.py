@@ -34,6 +34,7 @@ def runnable(source: str) -> str:
     source = re.sub(r"#pragma OPENCL EXTENSION cl_khr_fp16.*?#endif\n", "", source, flags=re.DOTALL)
     packing, begin, product = source.partition("__kernel __attribute__((reqd_work_group_size")
     packing = re.sub(r"(__global const|__global|\()( ?)half\b", r"\1\2ushort", packing)
+    product = product.replace("__global const half *", "__global const ushort *")
     product = re.sub(r"\bhalf(2?)\b", r"float\1", product)
     for name, stand_in in STAND_INS.items():
         packing, replaced = re.subn(rf"^\w+ {name}\(.*?^}}\n", stand_in, packing, flags=re.MULTILINE | re.DOTALL)
