@@ -106,7 +106,7 @@ def _norms_of_halves() -> Iterator[tuple[Configuration, _Numbers]]:
     for lanes, floats in _SHARES:
         if lanes >= 64 and floats == 16:
             numbers = {"wide": 1, "means": WEIGHTED, "least_channels": 8 * lanes, "most_channels": 16 * lanes + 1}
-            shared = {"vector_width": 2, "loads": "aligned", "unroll": 8, "keep": "registers"}
+            shared: dict[str, Value] = {"vector_width": 2, "loads": "aligned", "unroll": 8, "keep": "registers"}
             for group in _groups(lanes):
                 yield (
                     Configuration.of("shuffle", work_group_size=group, rows_per_group=group // lanes, **shared),
