@@ -24,6 +24,7 @@ from autotune.device.quirks import (
     text,
 )
 from autotune.errors import DeviceSelectionError
+from autotune.model.checkup import WIDE_LOCAL_BYTES
 from autotune.model.device import Device, DeviceLimits
 
 _TYPE_CPU, _TYPE_GPU = 1 << 1, 1 << 2
@@ -45,6 +46,8 @@ _COMPUTE_CAPABILITY = (0x4000, 0x4001)
 _HALF_ARITHMETIC_SINCE, _INTEGER_DOT_SINCE, _MATRIX_UNITS_SINCE = 53, 61, 80
 """The compute capability, times ten, from which on NVIDIA's GPUs can do it; their compiler accepts half arithmetic
 without announcing it. Probes say whether it works."""
+_WIDE_LOCAL_SINCE = 80
+"""The same for kernels that declare `WIDE_LOCAL_BYTES` of local memory, though the driver reports 48 KiB."""
 FURTHER_QUERIES = (
     _IMAGE_PITCH_ALIGNMENT,
     _IMAGE_MAX_BUFFER_SIZE,
@@ -207,6 +210,7 @@ def _limits(raw: Any, machine: Machine, *, is_cpu: bool) -> DeviceLimits:
         max_work_group_size=group,
         max_work_item_sizes=_item_sizes(raw, group),
         local_memory_bytes=number(raw, "local_mem_size"),
+        declared_local_memory_bytes=WIDE_LOCAL_BYTES if capability >= _WIDE_LOCAL_SINCE else 0,
         local_memory_is_dedicated=number(raw, "local_mem_type") == _LOCAL_MEMORY_OF_ITS_OWN,
         global_memory_bytes=memory,
         max_allocation_bytes=positive(raw, "max_mem_alloc_size", max(least.max_allocation_bytes, memory // 4)),

@@ -22,6 +22,8 @@ EMPTY_KERNEL = "empty kernel"
 VSTORE_HALF = "vstore_half"
 HALF_ARITHMETIC = "half arithmetic"
 LOCAL_MEMORY = "local memory and barriers"
+WIDE_LOCAL_MEMORY = "more local memory than reported"
+WIDE_LOCAL_BYTES = 96 * 1024
 ATOMICS = "atomics"
 SUB_GROUPS = "sub-groups"
 SUB_GROUP_SIZES = "required sub-group sizes"
@@ -61,7 +63,8 @@ _FEATURES = {
     HALF_ARITHMETIC: Feature(
         limit="has_float16", lost={"has_float16": False}, consequence="float16-acc16 problems are refused"
     ),
-    LOCAL_MEMORY: Feature(lost={"local_memory_bytes": 0}),
+    LOCAL_MEMORY: Feature(lost={"local_memory_bytes": 0, "declared_local_memory_bytes": 0}),
+    WIDE_LOCAL_MEMORY: Feature(limit="declared_local_memory_bytes", lost={"declared_local_memory_bytes": 0}),
     ATOMICS: Feature(lost={"ordering_standard": 0}, consequence="parts of a sum are joined by a second launch"),
     SUB_GROUPS: Feature(limit="has_sub_groups", lost={"has_sub_groups": False}),
     SUB_GROUP_SIZES: Feature(extension="cl_qcom_reqd_sub_group_size"),

@@ -65,6 +65,8 @@ class DeviceLimits:
     max_work_group_size: int = 256
     max_work_item_sizes: Annotated[tuple[int, ...], Items(MAX_ITEMS, least=2)] = (256, 256, 64)
     local_memory_bytes: int = 16 * 1024
+    declared_local_memory_bytes: int = 0
+    """What a kernel may declare of it beyond what the driver reports; 0 if no more."""
     local_memory_is_dedicated: bool = True
     global_memory_bytes: int = 512 * 1024 * 1024
     max_allocation_bytes: int = 128 * 1024 * 1024
@@ -137,6 +139,7 @@ class DeviceLimits:
             **widest,
             **{name: getattr(self, name) and getattr(other, name) for name in truths},
             local_memory_bytes=min(self.local_memory_bytes, other.local_memory_bytes),
+            declared_local_memory_bytes=min(self.declared_local_memory_bytes, other.declared_local_memory_bytes),
             ordering_standard=min(self.ordering_standard, other.ordering_standard),
             max_image_line=min(self.max_image_line, other.max_image_line),
             extensions=tuple(name for name in self.extensions if name in other.extensions),

@@ -292,8 +292,8 @@ class _Shape:
     @property
     def depth(self) -> int:
         """Elements of k in a step."""
-        quads = 1 if self.text("integer_dot") in ("", "off") else 4
-        return self.number("tile_k") * quads if self.is_tiled else self.number("tile_k") if self.has_matrices else 1
+        of_k = 4 if self.text("integer_dot") not in ("", "off") else 2 if self.text("multiply_add") == "packed" else 1
+        return self.number("tile_k") * of_k if self.is_tiled else self.number("tile_k") if self.has_matrices else 1
 
     def resident(self) -> int:
         """Return how many work-groups a compute unit runs at once, for `local_tile`, which waits by the tile."""

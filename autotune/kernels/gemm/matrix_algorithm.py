@@ -14,6 +14,8 @@ from autotune.space.family import Algorithm, constraint, parameter
 
 SUB_GROUP = 32
 """Work-items whose registers together hold the operands of a matrix unit."""
+_REGISTERS_BESIDES = 64
+"""Registers of a work-item for operands and addresses; a compute unit has 65,536."""
 _ROW_BYTES = 16
 """Bytes that one copy moves; rows of operands start at multiples of it."""
 _MODES = modes_where(lambda mode: mode.operand.name in ("float16", "int8"))
@@ -73,7 +75,10 @@ MATRIX_TILE = Algorithm(
             f"and {_ITEMS} <= max_work_group_0",
             "a compute unit would be half idle, or the device does not allow so many work-items",
         ),
-        accumulators_fit("sub_group_tile_m * sub_group_tile_n <= 4096"),
+        accumulators_fit(
+            f"sub_group_tile_m * sub_group_tile_n <= 4096 "
+            f"and {_ITEMS} * (sub_group_tile_m * sub_group_tile_n // {SUB_GROUP} + {_REGISTERS_BESIDES}) <= 65536"
+        ),
         constraint(
             "matrices_fill_tile",
             "tile_k * element_bytes >= 32 and tile_k * element_bytes <= 128",
@@ -86,9 +91,8 @@ MATRIX_TILE = Algorithm(
         ),
         constraint(
             "tiles_fit_local_memory",
-            "element_bytes * stages * tile_k * (macro_tile_m + macro_tile_n) + 128 <= local_memory_bytes "
-            "or (combine == 'launch' and element_bytes * stages * tile_k * (macro_tile_m + macro_tile_n) "
-            "<= local_memory_bytes)",
+            "element_bytes * stages * tile_k * (macro_tile_m + macro_tile_n) + (0 if combine == 'launch' else 128) "
+            "<= max(local_memory_bytes, declared_local_memory_bytes)",
             "the tiles of A and B exceed local memory",
         ),
         rows_to_do("macro_tile_m < 2 * m or macro_tile_m == 32", share="most"),

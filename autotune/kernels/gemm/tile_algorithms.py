@@ -61,6 +61,17 @@ def _view_fits(operand: str, rows: str) -> Constraint:
     )
 
 
+_ELEMENT = "(4 if multiply_add == 'packed' else accumulator_bytes)"
+"""Bytes of an element of a tile and of an accumulator of `local_tile`: packed, two elements of k are one."""
+
+
+def _pairs_lie(operand: str, is_along: str, length: str) -> str:
+    """Return an expression: rows of pairs, or where k is not along rows of `length` single elements, are vectors."""
+    width, pitch, stride = f"{operand}_load_width", f"ld{operand}", f"stride_{operand}"
+    pair = f"({width} if {is_along} else 2 * {width})"
+    return f"{pitch} % {pair} == 0 and {stride} % {pair} == 0 and (not ({is_along}) or {length} % {width} == 0)"
+
+
 MICROTILE = Algorithm(
     name="microtile",
     meaning="one register micro-tile per work-item; A and B from images or buffers",
@@ -174,7 +185,9 @@ LOCAL_TILE = Algorithm(
         parameter("work_group_n", (4, 8, 16, 32), "work-items along n"),
         parameter("micro_tile_m", (1, 2, 4, 6, 8, 10, 12, 16), "rows of C a work-item computes"),
         parameter("micro_tile_n", (1, 2, 4, 8, 16), "columns of C a work-item computes"),
-        parameter("tile_k", (8, 16, 32), "depth of the tiles in local memory, with integer_dot in fours"),
+        parameter(
+            "tile_k", (8, 16, 32), "depth of the tiles in local memory, with integer_dot in fours, packed in twos"
+        ),
         parameter("vector_width", (1, 2, 4, 8), "elements in one load from local memory and one store to C"),
         parameter("a_load_width", (1, 2, 4, 8), "elements in one load of A from global memory"),
         parameter("b_load_width", (1, 2, 4, 8), "elements in one load of B from global memory"),
@@ -203,6 +216,7 @@ LOCAL_TILE = Algorithm(
         constraint(
             "widest_vectors",
             "max(vector_width, max(a_load_width, b_load_width)) <= 4 or (accumulator_bytes == 2 "
+            "and multiply_add != 'packed' "
             "and (a_load_width <= 4 or edges == 'pad' or trans_a == 0 or m % 8 == 0) "
             "and (b_load_width <= 4 or edges == 'pad' or trans_b == 1 or n % 8 == 0))",
             "a vector has 16 bytes at most, and those of 8 elements have to end with the rows",
@@ -221,8 +235,8 @@ LOCAL_TILE = Algorithm(
         ),
         constraint(
             "accumulators_fit",
-            "accumulator_bytes * micro_tile_m * micro_tile_n <= 256 "
-            "or (accumulator_bytes * micro_tile_m * micro_tile_n <= 512 and local_memory_bytes > 32768)",
+            f"{_ELEMENT} * micro_tile_m * micro_tile_n <= 256 "
+            f"or ({_ELEMENT} * micro_tile_m * micro_tile_n <= 512 and local_memory_bytes > 32768)",
             "the accumulators spill, above 256 bytes where a compute unit has 32 KiB of local memory or less",
         ),
         constraint("enough_work_items", "work_group_m * work_group_n >= 32", "a compute unit would be half idle"),
@@ -242,9 +256,8 @@ LOCAL_TILE = Algorithm(
         ),
         constraint(
             "tiles_fit_local_memory",
-            "accumulator_bytes * stages * tile_k * ((2 if multiply_add == 'packed' else 1) "
-            "* (work_group_m * micro_tile_m + local_padding) + work_group_n * micro_tile_n + local_padding) "
-            "<= local_memory_bytes",
+            f"{_ELEMENT} * stages * tile_k "
+            "* (work_group_m * micro_tile_m + work_group_n * micro_tile_n + 2 * local_padding) <= local_memory_bytes",
             "the tiles of A and B exceed local memory",
         ),
         constraint(
@@ -255,7 +268,9 @@ LOCAL_TILE = Algorithm(
         rows_to_do("work_group_m * micro_tile_m < 2 * m + 8", share="most"),
         columns_to_do("work_group_n * micro_tile_n < 2 * n + 8", share="most"),
         constraint(
-            "step_within_k", "tile_k * (1 if integer_dot == 'off' else 4) < 2 * k + 8", "one tile is longer than k"
+            "step_within_k",
+            "tile_k * (4 if integer_dot != 'off' else 2 if multiply_add == 'packed' else 1) < 2 * k + 8",
+            "one tile is longer than k",
         ),
         constraint(
             "sub_groups_fill_work_group",
@@ -304,6 +319,12 @@ LOCAL_TILE = Algorithm(
             "multiply_add != 'packed' or (has_ptx == 1 and has_float16 == 1 and accumulator_bytes == 2 "
             "and vector_width > 1 and split_k == 1)",
             "only NVIDIA's compiler accepts the instruction, for sums in float16 of one work-group",
+        ),
+        constraint(
+            "packed_pairs",
+            f"multiply_add != 'packed' or edges == 'pad' or (k % 2 == 0 and {_pairs_lie('a', 'trans_a == 1', 'm')} "
+            f"and {_pairs_lie('b', 'trans_b == 0', 'n')})",
+            "two elements of k make a word, and vectors have to end with the rows",
         ),
         constraint(
             "integer_dot_of_packed_rows",
