@@ -233,6 +233,11 @@ _LOCAL_TILE = Algorithm(
     features=tuple(map(Expression, ("work_group_m * work_group_n", "micro_tile_m * micro_tile_n"))),
 )  # fmt: skip
 
+_MATRIX_SUMS = "32 * (work_group_k - 1) * work_group_m * micro_tile_m * micro_tile_n"
+"""Bytes of the sums that `matrix_rows` adds up in local memory."""
+MATRIX_STAGED = "min(n, micro_tile_n) * (k // 32) * (132 if mode == 'float32' else 64)"
+"""Bytes of the activations that it keeps there: two halves of each number, and a power of two for 32."""
+
 _MATRIX_ROWS = Algorithm(
     name="matrix_rows",
     meaning="rows times few columns by matrix units, from weights packed by columns",
@@ -243,6 +248,8 @@ _MATRIX_ROWS = Algorithm(
         parameter("micro_tile_n", (4, 8), "columns of activations a sub-group computes"),
         _packed_words(1),
         parameter("unroll", (1, 2, 4, 8), "units of 32 weights that a sub-group has under way at once"),
+        parameter("reading", ("now", "ahead"), "units are read as they are used, or while the last are used"),
+        parameter("x_storage", ("buffer", "local"), "memory that activations are read from"),
         _RELAXED_MATH,
     ),
     constraints=(
@@ -265,11 +272,16 @@ _MATRIX_ROWS = Algorithm(
         constraint("units_to_do", "work_group_k * unroll <= k // 32", "some sub-groups would have no units"),
         constraint(
             "sums_fit_local_memory",
-            "32 * (work_group_k - 1) * work_group_m * micro_tile_m * micro_tile_n <= local_memory_bytes",
-            "the sums exceed local memory",
+            f"{_MATRIX_SUMS} <= local_memory_bytes", "the sums exceed local memory",
         ),
         constraint(
-            "loads_fit_registers", "micro_tile_m * unroll <= 32 and micro_tile_m * micro_tile_n <= 64",
+            "activations_fit_local_memory",
+            f"x_storage == 'buffer' or {_MATRIX_SUMS} + {MATRIX_STAGED} <= local_memory_bytes",
+            "the sums and activations exceed local memory",
+        ),
+        constraint(
+            "loads_fit_registers",
+            "micro_tile_m * unroll * (2 if reading == 'ahead' else 1) <= 32 and micro_tile_m * micro_tile_n <= 64",
             "the weights under way or the sums do not fit the registers",
         ),
     ),

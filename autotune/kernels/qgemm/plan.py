@@ -2,6 +2,7 @@
 
 from operator import attrgetter
 
+from autotune.kernels.qgemm.algorithms import MATRIX_STAGED
 from autotune.kernels.qgemm.formats import UNIT, by_format
 from autotune.kernels.qgemm.problem import MODES, PACKED_BYTES, WEIGHT_BYTES
 from autotune.model.plan import Role
@@ -113,7 +114,11 @@ PLAN = PlanFormula(
             for grouped in (False, True)
         ),
     ),
-    arguments={"staged": ArgumentFormula(value="4 * micro_tile_n * units * 36")},
+    arguments={
+        "staged": ArgumentFormula(
+            value=f"{MATRIX_STAGED} if algorithm == 'matrix_rows' else 4 * micro_tile_n * units * 36"
+        )
+    },
     build_options={
         "-cl-fast-relaxed-math": "relaxed_math == 'on'",
         "-cl-std=CL2.0": "standard == 'CL2.0'",
