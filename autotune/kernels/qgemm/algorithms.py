@@ -246,7 +246,7 @@ _MATRIX_ROWS = Algorithm(
         parameter("work_group_k", (1, 2, 4, 8, 16), "sub-groups that share out k"),
         parameter("micro_tile_m", (4, 8, 16), "rows of weights a work-item reads"),
         parameter("micro_tile_n", (4, 8), "columns of activations a sub-group computes"),
-        _packed_words(1),
+        _packed_words(1, 4),
         parameter("unroll", (1, 2, 4, 8), "units of 32 weights that a sub-group has under way at once"),
         parameter("reading", ("now", "ahead"), "units are read as they are used, or while the last are used"),
         parameter("x_storage", ("buffer", "local"), "memory that activations are read from"),
@@ -269,7 +269,13 @@ _MATRIX_ROWS = Algorithm(
             "groups_to_do", "work_group_m == 1 or 8 * micro_tile_m * work_group_m < 2 * m",
             "most of a work-group would have no row",
         ),
-        constraint("units_to_do", "work_group_k * unroll <= k // 32", "some sub-groups would have no units"),
+        constraint(
+            "units_to_do", "work_group_k * unroll * packed_words < k // 32 + packed_words", "some sub-groups would have no units"
+        ),
+        constraint(
+            "columns_left", "packed_words == 1 or (n == 1 and x_storage == 'local')",
+            "matrix units keep the sums of units apart in columns that one column of activations leaves",
+        ),
         constraint(
             "sums_fit_local_memory",
             f"{_MATRIX_SUMS} <= local_memory_bytes", "the sums exceed local memory",
