@@ -233,4 +233,47 @@ _LOCAL_TILE = Algorithm(
     features=tuple(map(Expression, ("work_group_m * work_group_n", "micro_tile_m * micro_tile_n"))),
 )  # fmt: skip
 
-ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _LOCAL_TILE)
+_MATRIX_ROWS = Algorithm(
+    name="matrix_rows",
+    meaning="rows times few columns by matrix units, from weights packed by columns",
+    parameters=(
+        parameter("work_group_m", (1, 2, 4, 8), "sub-groups of 32 work-items side by side along m"),
+        parameter("work_group_k", (1, 2, 4, 8, 16), "sub-groups that share out k"),
+        parameter("micro_tile_m", (4, 8, 16), "rows of weights a work-item reads"),
+        parameter("micro_tile_n", (4, 8), "columns of activations a sub-group computes"),
+        _packed_words(1),
+        parameter("unroll", (1, 2, 4, 8), "units of 32 weights that a sub-group has under way at once"),
+        _RELAXED_MATH,
+    ),
+    constraints=(
+        constraint("matrix_units_exist", "has_matrix_units == 1", "the device has no matrix units"),
+        constraint("numbers_known", "mode != 'int8'", "integers are multiplied otherwise"),
+        constraint("rows_are_read_by_four", "m % 4 == 0", "each work-item reads four rows at once"),
+        constraint(
+            "columns_fit", "micro_tile_n < 2 * n or (micro_tile_n == 4 and mode == 'float32')"
+            " or (micro_tile_n == 8 and mode == 'float16')", "most columns of a sub-group would not exist",
+        ),
+        constraint("halves_fill_matrix_units", "mode != 'float16' or micro_tile_n >= 8", "a product has eight columns"),
+        constraint(
+            "work_group_fits_device", "32 * work_group_m * work_group_k <= max_work_group_size",
+            "the work-group exceeds what the device allows",
+        ),
+        constraint(
+            "groups_to_do", "work_group_m == 1 or 8 * micro_tile_m * work_group_m < 2 * m",
+            "most of a work-group would have no row",
+        ),
+        constraint("units_to_do", "work_group_k * unroll <= k // 32", "some sub-groups would have no units"),
+        constraint(
+            "sums_fit_local_memory",
+            "32 * (work_group_k - 1) * work_group_m * micro_tile_m * micro_tile_n <= local_memory_bytes",
+            "the sums exceed local memory",
+        ),
+        constraint(
+            "loads_fit_registers", "micro_tile_m * unroll <= 32 and micro_tile_m * micro_tile_n <= 64",
+            "the weights under way or the sums do not fit the registers",
+        ),
+    ),
+    features=tuple(map(Expression, ("32 * work_group_m * work_group_k", "micro_tile_m * micro_tile_n"))),
+)  # fmt: skip
+
+ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _LOCAL_TILE, _MATRIX_ROWS)

@@ -61,12 +61,13 @@ PLAN = PlanFormula(
         "weight_bytes": f"experts * ({WEIGHT_BYTES})",
         "packed_bytes": f"experts * ({PACKED_BYTES})",
         "packs": "algorithm != 'naive' and layout != 'file'",
-        "group_rows": "micro_tile_m * work_group_m",
+        "group_rows": "micro_tile_m * work_group_m * (8 if algorithm == 'matrix_rows' else 1)",
         "group_columns": "micro_tile_n * work_group_n",
         "groups_m": "ceil_div(m, group_rows)",
         "groups_n": "ceil_div(n, group_columns) + experts - 1",
-        "local_0": "lanes if algorithm == 'shared_rows' else work_group_m",
-        "local_1": "work_group_m if algorithm == 'shared_rows' else work_group_k * work_group_n",
+        "local_0": "lanes if algorithm == 'shared_rows' else 32 if algorithm == 'matrix_rows' else work_group_m",
+        "local_1": "work_group_m if algorithm == 'shared_rows' else work_group_k * work_group_n"
+        " * (work_group_m if algorithm == 'matrix_rows' else 1)",
         **_FLAGS,
     },
     buffers=(
