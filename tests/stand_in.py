@@ -19,6 +19,11 @@ void copy_16(__local char *to, __global const void *from, const int there)
     for (int i = 0; i < 16; ++i)
         to[i] = i < there ? ((__global const char *)from)[i] : 0;
 }
+void copy_8(__local char *to, __global const void *from)
+{
+    for (int i = 0; i < 8; ++i)
+        to[i] = ((__global const char *)from)[i];
+}
 #define end_copies()
 #define wait_for_copies()
 uint4 four_matrices(__local const char *row, const bool is_turned, __local ulong *rows)
@@ -79,11 +84,25 @@ float from_another(const float value, const uint other, __local uint *values)
 }
 uint two_halves(const float low, const float high)
 {
-    uint halves[1];
-    vstore_half(low, 0, (half *)halves);
-    vstore_half(high, 1, (half *)halves);
-    return halves[0];
+    /* Bytes, since what is written as halves may only be read as such or as bytes. */
+    uchar bytes[4] __attribute__((aligned(4)));
+    vstore_half(low, 0, (half *)bytes);
+    vstore_half(high, 1, (half *)bytes);
+    return as_uint(vload4(0, bytes));
 }
+float2 of_two_halves(const uint halves)
+{
+    uchar bytes[4] __attribute__((aligned(4)));
+    vstore4(as_uchar4(halves), 0, bytes);
+    return (float2)(vload_half(0, (const half *)bytes), vload_half(1, (const half *)bytes));
+}
+uint multiply_add_halves(const uint a, const uint b, const uint c)
+{
+    const float2 found = of_two_halves(a) * of_two_halves(b) + of_two_halves(c);
+    return two_halves(found.x, found.y);
+}
+#define multiply_halves(a, b) multiply_add_halves(a, b, 0x80008000u)
+#define add_halves(a, b) multiply_add_halves(a, 0x3c003c00u, b)
 #define read_matrices(row) four_matrices(row, false, rows_of_items)
 #define read_turned_matrices(row) four_matrices(row, true, rows_of_items)
 #define multiply(sums, a, b) multiply_by_one(sums, a, b, of_a, of_b)
@@ -95,10 +114,11 @@ LOCALS = """\
     __local uint of_b[1024];
 """
 REPLACED = re.compile(
-    r"^(void|uint4|uint|float) (copy_16|end_copies|wait_for_copies|read_matrices|read_turned_matrices|multiply|from_item"
-    r"|two_halves)\(.*?^}\n",
+    r"^(void|uint4|uint|float) (copy_16|copy_8|end_copies|wait_for_copies|read_matrices|read_turned_matrices|multiply"
+    r"|from_item|two_halves|add_halves|multiply_halves|multiply_add_halves)\(.*?^}\n",
     re.MULTILINE | re.DOTALL,
 )
+FENCE = 'asm volatile("membar.gl;" ::: "memory");'
 KERNEL = re.compile(r"^void q?gemm\(.*?^\{\n", re.MULTILINE | re.DOTALL)
 
 
@@ -108,13 +128,13 @@ class StandIn(Session):
     def build(self, source: str, options: Sequence[str]) -> cl.Program:
         if "mma.sync" not in source:
             return super().build(source, options)
-        whole = "char *restrict A" in source
+        whole = "int4 *sums" in source
         types = (
             "#define SUM int\n#define SUM4 int4\n#define WHOLE\n"
             if whole
             else "#define SUM float\n#define SUM4 float4\n"
         )
-        plain, replaced = REPLACED.subn("", source)
+        plain, replaced = REPLACED.subn("", source.replace(FENCE, "mem_fence(CLK_GLOBAL_MEM_FENCE);"))
         assert replaced
         with_locals, kernels = KERNEL.subn(lambda begin: begin[0] + LOCALS, plain)
         assert kernels == 1

@@ -1,5 +1,6 @@
 """The algorithms of products with quantised weights: parameters and constraints."""
 
+from autotune.kernels.qgemm.matrix_algorithm import MATRIX_TILE
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Parameter, constraint, parameter
 
@@ -294,4 +295,4 @@ _MATRIX_ROWS = Algorithm(
     features=tuple(map(Expression, ("32 * work_group_m * work_group_k", "micro_tile_m * micro_tile_n"))),
 )  # fmt: skip
 
-ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _LOCAL_TILE, _MATRIX_ROWS)
+ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _LOCAL_TILE, _MATRIX_ROWS, MATRIX_TILE)
