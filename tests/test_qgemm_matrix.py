@@ -16,7 +16,7 @@ from untraced import untraced
 
 PLAIN = Configuration.of(
     "matrix_rows", work_group_m=1, work_group_k=1, micro_tile_m=4, micro_tile_n=4, packed_words=1, unroll=1,
-    reading="now", x_storage="buffer", relaxed_math="off",
+    reading="now", x_storage="buffer",
 )  # fmt: skip
 
 

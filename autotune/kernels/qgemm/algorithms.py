@@ -251,7 +251,6 @@ _MATRIX_ROWS = Algorithm(
         parameter("unroll", (1, 2, 4, 8), "units of 32 weights that a sub-group has under way at once"),
         parameter("reading", ("now", "ahead"), "units are read as they are used, or while the last are used"),
         parameter("x_storage", ("buffer", "local"), "memory that activations are read from"),
-        _RELAXED_MATH,
     ),
     constraints=(
         constraint("matrix_units_exist", "has_matrix_units == 1", "the device has no matrix units"),
@@ -271,7 +270,8 @@ _MATRIX_ROWS = Algorithm(
             "most of a work-group would have no row",
         ),
         constraint(
-            "units_to_do", "work_group_k * unroll * packed_words < k // 32 + packed_words", "some sub-groups would have no units"
+            "units_to_do", "work_group_k * unroll * packed_words < k // 32 + packed_words",
+            "some sub-groups would have no units",
         ),
         constraint(
             "columns_left", "packed_words == 1 or (n == 1 and x_storage == 'local')",
@@ -279,7 +279,8 @@ _MATRIX_ROWS = Algorithm(
         ),
         constraint(
             "sums_fit_local_memory",
-            f"{_MATRIX_SUMS} <= local_memory_bytes", "the sums exceed local memory",
+            f"{_MATRIX_SUMS} <= local_memory_bytes",
+            "the sums exceed local memory",
         ),
         constraint(
             "activations_fit_local_memory",
