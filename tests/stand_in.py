@@ -1,4 +1,4 @@
-"""A session on PoCL, which has no matrix units: functions that do the same, work-item by work-item, stand in for them."""
+"""A session on PoCL, which has no matrix units; functions that do the same, an item at a time, stand in for them."""
 
 import re
 from collections.abc import Sequence

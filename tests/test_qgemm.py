@@ -51,6 +51,7 @@ DEVICES = {
     "large": LARGE_GPU,
     "nvidia": dataclasses.replace(NVIDIA, has_ptx_integer_dot=True),
     "nvidia without dot products": NVIDIA,
+    "matrix units": dataclasses.replace(NVIDIA, has_ptx_integer_dot=True, has_matrix_units=True),
 }
 IN_GGUF = {
     "q4_0": gguf.GGMLQuantizationType.Q4_0,
@@ -302,6 +303,7 @@ class TestConfigurations:
             extensions=everything,
             local_memory_bytes=2**18,
             has_ptx_integer_dot=True,
+            has_matrix_units=True,
         )
         missing = {(p.name, v) for p in FAMILY.algorithm(algorithm).parameters for v in p.values}
         for shape in shapes:

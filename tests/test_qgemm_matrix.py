@@ -6,7 +6,7 @@ import pytest
 
 from autotune.kernels.qgemm import FAMILY, QGemmProblem
 from autotune.measure.measurer import Measurer
-from autotune.model.configuration import Configuration
+from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
@@ -16,7 +16,7 @@ from untraced import untraced
 
 PLAIN = Configuration.of(
     "matrix_rows", work_group_m=1, work_group_k=1, micro_tile_m=4, micro_tile_n=4, packed_words=1, unroll=1,
-    relaxed_math="off",
+    reading="now", x_storage="buffer",
 )  # fmt: skip
 
 
@@ -24,24 +24,31 @@ PLAIN = Configuration.of(
     ("shape", "values"),
     [
         ("64,1,160 q4_0", {"unroll": 2}),
+        ("64,1,224 q4_0", {"unroll": 2, "reading": "ahead"}),
+        ("68,3,96 q4_0", {"x_storage": "local", "reading": "ahead"}),
         ("68,3,64 q4_0", {"work_group_m": 2}),
-        ("32,6,32 q4_0", {"micro_tile_n": 8}),
-        ("100,9,64 q4_0 float16", {"micro_tile_n": 8, "work_group_k": 2}),
-        ("64,2,256 q4_k", {"micro_tile_m": 8, "work_group_k": 4}),
-        ("36,4,256 q6_k", {"unroll": 4}),
+        ("32,6,64 q4_0", {"micro_tile_n": 8, "x_storage": "local"}),
+        ("100,9,64 q4_0 float16", {"micro_tile_n": 8, "work_group_k": 2, "x_storage": "local"}),
+        ("64,2,256 q4_k", {"micro_tile_m": 8, "work_group_k": 4, "x_storage": "local"}),
+        ("36,4,256 q6_k", {"unroll": 4, "reading": "ahead"}),
         ("40,5,256 q6_k float16", {"micro_tile_n": 8}),
         ("32,1,64 q8_0", {}),
+        ("36,1,160 q4_0", {"packed_words": 4, "x_storage": "local"}),
+        ("64,1,256 q4_k", {"packed_words": 4, "x_storage": "local", "work_group_k": 2}),
+        ("32,1,256 q6_k float16", {"packed_words": 4, "x_storage": "local", "micro_tile_n": 8, "reading": "ahead"}),
+        ("36,1,96 q8_0 float16", {"packed_words": 4, "x_storage": "local", "micro_tile_n": 8}),
+        ("64,1,288 mxfp4", {"packed_words": 4, "x_storage": "local", "micro_tile_m": 8, "unroll": 2}),
         ("132,2,128 mxfp4", {"micro_tile_m": 16, "unroll": 2}),
         ("36,8,64 mxfp4 float16", {"micro_tile_n": 8}),
         ("36,2,128 int4-g64", {"unroll": 2}),
         ("64,1,128 int4z-g128", {"work_group_k": 2}),
-        ("36,7,64 int4z-g32 float16 experts=3", {"micro_tile_n": 8}),
-        ("32,9,64 mxfp4 experts=4", {}),
+        ("36,7,64 int4z-g32 float16 experts=3", {"micro_tile_n": 8, "x_storage": "local"}),
+        ("32,9,64 mxfp4 experts=4", {"x_storage": "local"}),
     ],
 )
 @untraced()
 def test_a_product_with_quantised_weights_by_matrix_units_is_right(
-    pocl: Device, shape: str, values: dict[str, int]
+    pocl: Device, shape: str, values: dict[str, Value]
 ) -> None:
     problem = QGemmProblem.parse(shape)
     configuration = replace(PLAIN, values=tuple(sorted({**dict(PLAIN.values), **values}.items())))

@@ -234,6 +234,11 @@ _LOCAL_TILE = Algorithm(
     features=tuple(map(Expression, ("work_group_m * work_group_n", "micro_tile_m * micro_tile_n"))),
 )  # fmt: skip
 
+_MATRIX_SUMS = "32 * (work_group_k - 1) * work_group_m * micro_tile_m * micro_tile_n"
+"""Bytes of the sums that `matrix_rows` adds up in local memory."""
+MATRIX_STAGED = "min(n, micro_tile_n) * (k // 32) * (132 if mode == 'float32' else 64)"
+"""Bytes of the activations that it keeps there: two halves of each number, and a power of two for 32."""
+
 _MATRIX_ROWS = Algorithm(
     name="matrix_rows",
     meaning="rows times few columns by matrix units, from weights packed by columns",
@@ -242,9 +247,10 @@ _MATRIX_ROWS = Algorithm(
         parameter("work_group_k", (1, 2, 4, 8, 16), "sub-groups that share out k"),
         parameter("micro_tile_m", (4, 8, 16), "rows of weights a work-item reads"),
         parameter("micro_tile_n", (4, 8), "columns of activations a sub-group computes"),
-        _packed_words(1),
+        _packed_words(1, 4),
         parameter("unroll", (1, 2, 4, 8), "units of 32 weights that a sub-group has under way at once"),
-        _RELAXED_MATH,
+        parameter("reading", ("now", "ahead"), "units are read as they are used, or while the last are used"),
+        parameter("x_storage", ("buffer", "local"), "memory that activations are read from"),
     ),
     constraints=(
         constraint("matrix_units_exist", "has_matrix_units == 1", "the device has no matrix units"),
@@ -263,14 +269,27 @@ _MATRIX_ROWS = Algorithm(
             "groups_to_do", "work_group_m == 1 or 8 * micro_tile_m * work_group_m < 2 * m",
             "most of a work-group would have no row",
         ),
-        constraint("units_to_do", "work_group_k * unroll <= k // 32", "some sub-groups would have no units"),
+        constraint(
+            "units_to_do", "work_group_k * unroll * packed_words < k // 32 + packed_words",
+            "some sub-groups would have no units",
+        ),
+        constraint(
+            "columns_left", "packed_words == 1 or (n == 1 and x_storage == 'local')",
+            "matrix units keep the sums of units apart in columns that one column of activations leaves",
+        ),
         constraint(
             "sums_fit_local_memory",
-            "32 * (work_group_k - 1) * work_group_m * micro_tile_m * micro_tile_n <= local_memory_bytes",
+            f"{_MATRIX_SUMS} <= local_memory_bytes",
             "the sums exceed local memory",
         ),
         constraint(
-            "loads_fit_registers", "micro_tile_m * unroll <= 32 and micro_tile_m * micro_tile_n <= 64",
+            "activations_fit_local_memory",
+            f"x_storage == 'buffer' or {_MATRIX_SUMS} + {MATRIX_STAGED} <= local_memory_bytes",
+            "the sums and activations exceed local memory",
+        ),
+        constraint(
+            "loads_fit_registers",
+            "micro_tile_m * unroll * (2 if reading == 'ahead' else 1) <= 32 and micro_tile_m * micro_tile_n <= 64",
             "the weights under way or the sums do not fit the registers",
         ),
     ),

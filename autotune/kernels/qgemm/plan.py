@@ -3,6 +3,7 @@
 from operator import attrgetter
 
 from autotune.kernels.combination import COUNTERS
+from autotune.kernels.qgemm.algorithms import MATRIX_STAGED
 from autotune.kernels.qgemm.formats import UNIT, by_format
 from autotune.kernels.qgemm.matrix_algorithm import BY_BLOCK, ITEMS, PIECE
 from autotune.kernels.qgemm.problem import MODES, PACKED_ROW_BYTES, WEIGHT_BYTES
@@ -174,7 +175,11 @@ PLAN = PlanFormula(
             for split in (False, True)
         ),
     ),
-    arguments={"staged": ArgumentFormula(value="4 * micro_tile_n * units * 36")},
+    arguments={
+        "staged": ArgumentFormula(
+            value=f"{MATRIX_STAGED} if algorithm == 'matrix_rows' else 4 * micro_tile_n * units * 36"
+        )
+    },
     build_options={
         "-cl-fast-relaxed-math": "relaxed_math == 'on'",
         "-cl-std=CL2.0": "standard == 'CL2.0'",
