@@ -22,7 +22,7 @@ def _row_bytes(one: WeightFormat) -> int:
 
 
 _COLUMN_BYTES = by_value("mode", {"float16": 64, "float32": 128, "int8": 40})
-_TILES = f"(stages * (tile_k // 32) * (macro_tile_m * {by_format(_row_bytes)} + macro_tile_n * {_COLUMN_BYTES}))"
+_TILES = f"(stages * (tile_k // 32) * (macro_tile_m * ({by_format(_row_bytes)}) + macro_tile_n * ({_COLUMN_BYTES})))"
 _GROUPS = "((m + macro_tile_m - 1) // macro_tile_m * ((n + macro_tile_n - 1) // macro_tile_n + experts - 1) * split_k)"
 
 MATRIX_TILE = Algorithm(
