@@ -13,7 +13,7 @@ COMBINE = LAST_GROUP + "ptx"
 """How the parts of k are joined: devices with these matrix units have the ordering of PTX."""
 ITEMS = f"({SUB_GROUP} * (macro_tile_m // sub_group_tile_m) * (macro_tile_n // sub_group_tile_n))"
 BY_BLOCK = "(weights == 'q4_k' and mode != 'int8')"
-"""Whether it is blocks of 256 weights whose sums are scaled, so that a work-item has twice as many sums."""
+"""Whether it is blocks of 256 weights that are scaled, and the sums of activations are needed for offsets."""
 
 
 def _row_bytes(one: WeightFormat) -> int:
@@ -22,7 +22,7 @@ def _row_bytes(one: WeightFormat) -> int:
 
 
 _COLUMN_BYTES = by_value("mode", {"float16": 64, "float32": 128, "int8": 40})
-_TILES = f"(stages * (tile_k // 32) * (macro_tile_m * {by_format(_row_bytes)} + macro_tile_n * {_COLUMN_BYTES}))"
+_TILES = f"(stages * (tile_k // 32) * (macro_tile_m * ({by_format(_row_bytes)}) + macro_tile_n * ({_COLUMN_BYTES})))"
 _GROUPS = "((m + macro_tile_m - 1) // macro_tile_m * ((n + macro_tile_n - 1) // macro_tile_n + experts - 1) * split_k)"
 
 MATRIX_TILE = Algorithm(
@@ -54,7 +54,7 @@ MATRIX_TILE = Algorithm(
         ),
         constraint(
             "sums_fit_registers",
-            f"sub_group_tile_m * sub_group_tile_n <= (2048 if {BY_BLOCK} else 4096)",
+            "sub_group_tile_m * sub_group_tile_n <= 4096",
             "the sums do not fit the registers",
         ),
         constraint(

@@ -74,6 +74,7 @@ class _Device:
     has_lines: bool
     """Whether images over buffers exist."""
     integer_dot: str
+    has_matrices: bool
 
     @classmethod
     def of(cls, limits: DeviceLimits) -> "_Device":
@@ -90,6 +91,7 @@ class _Device:
             is_adreno=is_adreno,
             has_lines=limits.has_images and limits.max_image_line > 0,
             integer_dot=next((name for name, fact in dots.items() if facts[fact]), "off"),
+            has_matrices=limits.has_matrix_units,
         )
 
 
@@ -120,6 +122,8 @@ def _of_processor(device: _Device) -> _Listed:
 def _of_large_gpu(device: _Device) -> _Listed:
     """Yield macro-tiles in local memory for many columns; for few, rows that lanes share."""
     units = device.compute_units
+    if device.has_matrices:
+        yield from _by_matrices(units)
     for wide_m, wide_n, tile in ((32, 8, 8), (16, 8, 8), (8, 8, 8), (16, 8, 4), (8, 4, 4)):
         for whole in (0, 1):
             # A macro-tile for each compute unit, unless tiles are small already.
@@ -152,6 +156,23 @@ def _of_large_gpu(device: _Device) -> _Listed:
     for lanes in (16, 8, 4):
         for whole in (0, 1):
             yield _shared(device, whole, lanes=lanes, groups=8, rows=1, columns=1, chunk=1), {"is_whole": whole}
+
+
+def _by_matrices(units: int) -> _Listed:
+    """Yield tiles for matrix units; where there are few columns, work-groups share out k to fill the device."""
+    for high, wide, sub_m, sub_n, numbers in (
+        (128, 128, 64, 64, {"least_m": 8 * units, "least_n": 1024}),
+        (128, 64, 32, 64, {"least_n": 49}),
+        (64, 32, 16, 32, {"least_n": 17}),
+        (64, 16, 16, 16, {"least_n": _FEW + 1}),
+    ):
+        for parts in (8, 4, 2, 1) if wide < 64 else (1,):
+            for depth in (64, 32):
+                tile = Configuration.of(
+                    "matrix_tile", macro_tile_m=high, macro_tile_n=wide, sub_group_tile_m=sub_m, sub_group_tile_n=sub_n,
+                    tile_k=depth, stages=2, read_ahead=1, split_k=parts,
+                )  # fmt: skip
+                yield tile, numbers
 
 
 def _of_phone(device: _Device) -> _Listed:
