@@ -184,7 +184,7 @@ def _by_matrices(units: int) -> _Listed:
 def _matrix_rows(rows: int, slices: int, unroll: int, columns: int, reading: str, x_storage: str) -> Configuration:
     return Configuration.of(
         "matrix_rows", work_group_m=1, work_group_k=slices, micro_tile_m=rows, micro_tile_n=columns, packed_words=1,
-        unroll=unroll, reading=reading, x_storage=x_storage,
+        unroll=unroll, reading=reading, x_storage=x_storage, w_loads="cached",
     )  # fmt: skip
 
 
