@@ -160,12 +160,23 @@ def _of_large_gpu(device: _Device) -> _Listed:
 
 def _by_matrices(units: int) -> _Listed:
     """Yield rows for few columns and tiles for many; tiles of fewer columns share out k to fill the device."""
-    # Many rows have work-items of eight each; few would leave compute units idle so, and share out k among more.
-    for rows, slices, unroll in ((8, 8, 2), (4, 16, 2), (4, 8, 1), (4, 1, 1)):
-        wanted = {"least_m": 64 * units if rows == 8 else 1, "is_whole": 0}
-        for columns in (4, 8):
-            yield _matrix_rows(rows, slices, unroll, columns, "ahead", "local"), {**wanted, "most_n": 1}
-            yield _matrix_rows(rows, slices, unroll, columns, "ahead", "buffer"), {**wanted, "most_n": columns}
+    # One column: of formats whose quants and scales take more work, sub-groups keep the sums of four units apart.
+    alone = {"most_n": 1, "is_whole": 0}
+    spread = _matrix_rows(4, 4, 1, 4, groups=4, packed_words=4, reading="ahead", x_storage="local", w_loads="cached")
+    yield spread, {**alone, "is_byte": 0, "least_m": 120 * units}
+    for columns in (4, 8):
+        bytes_ahead = _matrix_rows(8, 8, 2, columns, reading="ahead", x_storage="local", w_loads="streamed")
+        yield bytes_ahead, {**alone, "is_byte": 1, "least_m": 64 * units}
+        many = _matrix_rows(8, 16, 1, columns, reading="now", x_storage="local", w_loads="streamed")
+        yield many, {**alone, "least_m": 64 * units}
+        few = _matrix_rows(4, 16, 2, columns, reading="ahead", x_storage="local", w_loads="cached")
+        yield few, alone
+    for columns in (4, 8):
+        many = _matrix_rows(8, 16, 1, columns, reading="now", x_storage="buffer", w_loads="streamed")
+        yield many, {"most_n": columns, "is_whole": 0, "least_m": 64 * units}
+        for slices in (8, 1):
+            few = _matrix_rows(4, slices, 1, columns, reading="now", x_storage="buffer", w_loads="cached")
+            yield few, {"most_n": columns, "is_whole": 0}
     for high, wide, sub_m, sub_n, numbers in (
         (128, 128, 64, 64, {"least_m": 8 * units, "least_n": 1024}),
         (128, 64, 32, 64, {"least_n": 49}),
@@ -181,10 +192,13 @@ def _by_matrices(units: int) -> _Listed:
                 yield tile, numbers
 
 
-def _matrix_rows(rows: int, slices: int, unroll: int, columns: int, reading: str, x_storage: str) -> Configuration:
+def _matrix_rows(
+    rows: int, slices: int, unroll: int, columns: int, *, reading: str, x_storage: str, w_loads: str, groups: int = 1,
+    packed_words: int = 1,
+) -> Configuration:  # fmt: skip
     return Configuration.of(
-        "matrix_rows", work_group_m=1, work_group_k=slices, micro_tile_m=rows, micro_tile_n=columns, packed_words=1,
-        unroll=unroll, reading=reading, x_storage=x_storage, w_loads="cached",
+        "matrix_rows", work_group_m=groups, work_group_k=slices, micro_tile_m=rows, micro_tile_n=columns,
+        packed_words=packed_words, unroll=unroll, reading=reading, x_storage=x_storage, w_loads=w_loads,
     )  # fmt: skip
 
 
