@@ -532,7 +532,7 @@ def _quantised() -> str:
         lines.append([f"{row['shape']}", f"{row['time_us']:.1f} us", f"{rate:.0f}", f"{rate / copy:.2f}", speed, torch])
     return _section(
         "Quantised weights on an H100",
-        "The fastest of 8 to 62 configurations that were drawn and checked, by the driver's events; the "
+        "The fastest of 8 to 62 configurations, chosen or drawn, whose results were right, by the driver's events; the "
         "time of int8 includes quantising the activations. Beside it torch's product of that size in float16. "
         "The first nine exceed the second-level cache; of these, the float forms go through matrix units. The 512 "
         "columns were computed in float32, without them. The command below measures the same with searches in place "

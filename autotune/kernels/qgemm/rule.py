@@ -170,13 +170,14 @@ def _by_matrices(units: int) -> _Listed:
         many = _matrix_rows(8, 16, 1, columns, reading="now", x_storage="local", w_loads="streamed")
         yield many, {**alone, "least_m": 64 * units}
         few = _matrix_rows(4, 16, 2, columns, reading="ahead", x_storage="local", w_loads="cached")
-        yield few, alone
+        yield few, {**alone, "least_m": 24 * units}
     for columns in (4, 8):
         many = _matrix_rows(8, 16, 1, columns, reading="now", x_storage="buffer", w_loads="streamed")
         yield many, {"most_n": columns, "is_whole": 0, "least_m": 64 * units}
-        for slices in (8, 1):
+        # For one column of few rows lanes that share rows were as fast.
+        for slices, wanted in ((16, {**alone, "least_m": 24 * units}), (8, {"least_n": 2}), (1, {"least_n": 2})):
             few = _matrix_rows(4, slices, 1, columns, reading="now", x_storage="buffer", w_loads="cached")
-            yield few, {"most_n": columns, "is_whole": 0}
+            yield few, {"most_n": columns, "is_whole": 0, **wanted}
     for high, wide, sub_m, sub_n, numbers in (
         (128, 128, 64, 64, {"least_m": 8 * units, "least_n": 1024}),
         (128, 64, 32, 64, {"least_n": 49}),
