@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from autotune.kernels.combination import SECOND_LAUNCH
 from autotune.kernels.qgemm.problem import MAX_ELEMENTS, QGemmProblem
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
@@ -247,5 +248,6 @@ def _own(
 def _tile(device: _Device, whole: int, wide_m: int, wide_n: int, tile: int) -> Configuration:
     return Configuration.of(
         "local_tile", work_group_m=wide_m, work_group_n=wide_n, micro_tile_m=tile, micro_tile_n=tile,
-        packed_words=4 if not whole else 2, unroll=32 if whole else 16, **_arithmetic(device, whole, "magic"),
+        packed_words=4 if not whole else 2, unroll=32 if whole else 16, split_k=1, combine=SECOND_LAUNCH,
+        **_arithmetic(device, whole, "magic"),
     )  # fmt: skip
