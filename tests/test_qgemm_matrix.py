@@ -77,6 +77,20 @@ def test_they_are_for_floats_and_for_rows_that_can_be_read_by_four() -> None:
     assert not many("512,1,512 q4_0 int8") and not many("510,1,512 q4_0")
 
 
+@pytest.mark.parametrize("shape", ["16384,1,8192 q4_0", "2048,1,2048 q4_k float16", "128256,4,512 q6_k", "64,8,64 mxfp4"])
+def test_the_rule_takes_them_for_few_columns(shape: str) -> None:
+    problem = QGemmProblem.parse(shape)
+    assert FAMILY.default(problem, LIMITS, ()).algorithm == "matrix_rows"
+    assert FAMILY.default(problem, replace(LIMITS, has_matrix_units=False), ()).algorithm == "shared_rows"
+    assert FAMILY.default(replace(problem, mode="int8"), LIMITS, ()).algorithm == "shared_rows"
+
+
+def test_one_column_that_exceeds_local_memory_is_read_from_the_buffer() -> None:
+    for k, storage in ((8192, "local"), (16384, "buffer")):
+        default = FAMILY.default(QGemmProblem.parse(f"16384,1,{k} q4_0"), LIMITS, ())
+        assert default.algorithm == "matrix_rows" and default["x_storage"] == storage
+
+
 TILE = Configuration.of(
     "matrix_tile", macro_tile_m=32, macro_tile_n=32, sub_group_tile_m=16, sub_group_tile_n=32, tile_k=32, stages=2,
     read_ahead=0, split_k=1,

@@ -3,7 +3,7 @@
 from operator import attrgetter
 
 from autotune.kernels.combination import COUNTERS, SECOND_LAUNCH, standards
-from autotune.kernels.qgemm.algorithms import MATRIX_STAGED
+from autotune.kernels.qgemm.algorithms import MATRIX_LOCAL
 from autotune.kernels.qgemm.formats import UNIT, by_format
 from autotune.kernels.qgemm.matrix_algorithm import BY_BLOCK, ITEMS, PIECE
 from autotune.kernels.qgemm.problem import MODES, PACKED_ROW_BYTES, WEIGHT_BYTES
@@ -183,7 +183,7 @@ PLAN = PlanFormula(
     ),
     arguments={
         "staged": ArgumentFormula(
-            value=f"{MATRIX_STAGED} if algorithm == 'matrix_rows' else 4 * micro_tile_n * units * 36"
+            value=f"{MATRIX_LOCAL} if algorithm == 'matrix_rows' else 4 * micro_tile_n * units * 36"
         )
     },
     build_options={

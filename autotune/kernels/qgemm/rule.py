@@ -160,7 +160,13 @@ def _of_large_gpu(device: _Device) -> _Listed:
 
 
 def _by_matrices(units: int) -> _Listed:
-    """Yield tiles for matrix units; where there are few columns, work-groups share out k to fill the device."""
+    """Yield rows for few columns and tiles for many; tiles of fewer columns share out k to fill the device."""
+    # Many rows have work-items of eight each; few would leave compute units idle so, and share out k among more.
+    for rows, slices, unroll in ((8, 8, 2), (4, 16, 2), (4, 8, 1), (4, 1, 1)):
+        wanted = {"least_m": 64 * units if rows == 8 else 1, "is_whole": 0}
+        for columns in (4, 8):
+            yield _matrix_rows(rows, slices, unroll, columns, "ahead", "local"), {**wanted, "most_n": 1}
+            yield _matrix_rows(rows, slices, unroll, columns, "ahead", "buffer"), {**wanted, "most_n": columns}
     for high, wide, sub_m, sub_n, numbers in (
         (128, 128, 64, 64, {"least_m": 8 * units, "least_n": 1024}),
         (128, 64, 32, 64, {"least_n": 49}),
@@ -174,6 +180,13 @@ def _by_matrices(units: int) -> _Listed:
                     tile_k=depth, stages=2, read_ahead=1, split_k=parts,
                 )  # fmt: skip
                 yield tile, numbers
+
+
+def _matrix_rows(rows: int, slices: int, unroll: int, columns: int, reading: str, x_storage: str) -> Configuration:
+    return Configuration.of(
+        "matrix_rows", work_group_m=1, work_group_k=slices, micro_tile_m=rows, micro_tile_n=columns, packed_words=1,
+        unroll=unroll, reading=reading, x_storage=x_storage,
+    )  # fmt: skip
 
 
 def _of_phone(device: _Device) -> _Listed:
