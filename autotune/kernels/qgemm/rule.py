@@ -173,13 +173,12 @@ def _by_matrices(units: int) -> _Listed:
         (64, 32, 16, 32, {"least_n": 17}),
         (64, 16, 16, 16, {"least_n": _FEW + 1}),
     ):
-        for parts in (8, 4, 2, 1) if wide < 64 else (1,):
-            for depth in (64, 32):
-                tile = Configuration.of(
-                    "matrix_tile", macro_tile_m=high, macro_tile_n=wide, sub_group_tile_m=sub_m, sub_group_tile_n=sub_n,
-                    tile_k=depth, stages=2, read_ahead=1, split_k=parts,
-                )  # fmt: skip
-                yield tile, numbers
+        for parts, depth in ((8, 64), (4, 64), (2, 64), (1, 64), (1, 32))[0 if wide < 64 else 3 :]:
+            tile = Configuration.of(
+                "matrix_tile", macro_tile_m=high, macro_tile_n=wide, sub_group_tile_m=sub_m, sub_group_tile_n=sub_n,
+                tile_k=depth, stages=2, read_ahead=1, split_k=parts,
+            )  # fmt: skip
+            yield tile, numbers
 
 
 def _matrix_rows(rows: int, slices: int, unroll: int, columns: int, reading: str, x_storage: str) -> Configuration:
