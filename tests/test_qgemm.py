@@ -420,6 +420,17 @@ class TestJudge:
         swapped[[0, problem.n - 1]] = right[[problem.n - 1, 0]]
         assert case.error_ratio({"y": swapped}) > 1, "two columns"
 
+    @pytest.mark.parametrize("shape", ["4096,64,64 q4_0 float16", "8192,48,256 q4_k float16"])
+    def test_rounding_many_outputs_is_no_error(self, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(QGemmCase, "FULL_REFERENCE_MACS", 1)
+        problem = QGemmProblem.parse(shape)
+        for seed in range(3):
+            case = QGemmCase(problem, seed)
+            right = self.right(case, problem)
+            assert case.error_ratio({"y": right}) <= 1
+            right[7, 1000] += np.float16(0.25 * np.abs(right).mean())
+            assert case.error_ratio({"y": right}) > 1
+
     def test_sees_the_wrong_expert(self) -> None:
         problem = QGemmProblem.parse("36,75,256 q4_k experts=4")
         case = QGemmCase(problem, 7)
