@@ -1,5 +1,6 @@
 """The algorithms of products with quantised weights: parameters and constraints."""
 
+from autotune.kernels.combination import COMBINE, HAS_ORDERING, SECOND_LAUNCH
 from autotune.kernels.qgemm.matrix_algorithm import MATRIX_TILE
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Parameter, constraint, parameter
@@ -201,6 +202,8 @@ _LOCAL_TILE = Algorithm(
         parameter("micro_tile_n", (4, 8), "columns of activations a work-item computes"),
         _packed_words(1, 2, 4),
         parameter("unroll", (4, 8, 16, 32), "steps along k in one pass of the inner loop"),
+        parameter("split_k", (1, 2, 4, 8, 16), "work-groups that share the k of one macro-tile"),
+        COMBINE,
         _DECODE,
         _MULTIPLY_ADD,
         _INTEGER_DOT,
@@ -225,6 +228,24 @@ _LOCAL_TILE = Algorithm(
             "(128 * (work_group_m * micro_tile_m + work_group_n * micro_tile_n + 4) if mode != 'int8'"
             " else 40 * (work_group_m * micro_tile_m + work_group_n * micro_tile_n)) <= local_memory_bytes",
             "the tiles exceed local memory",
+        ),
+        HAS_ORDERING,
+        constraint(
+            "parts_to_combine",
+            f"(split_k == 1) == (combine == '{SECOND_LAUNCH}')"
+            " and (integer_dot != 'khr' or combine != 'last_group_cl2')",
+            "the last work-group joins the parts, where there are any, and there is one version of OpenCL C",
+        ),
+        constraint(
+            "split_leaves_work", "split_k == 1 or (k >= 128 * split_k and n * m * split_k <= 8388608)",
+            "each part of k holds at least four units, and the parts of the output fit 32 MiB",
+        ),
+        constraint(
+            "split_fills_device",
+            "split_k == 1 or (m + work_group_m * micro_tile_m - 1) // (work_group_m * micro_tile_m)"
+            " * ((n + work_group_n * micro_tile_n - 1) // (work_group_n * micro_tile_n) + experts - 1)"
+            " * split_k <= 8 * compute_units",
+            "there are enough work-groups without splitting k",
         ),
         constraint(
             "float_matters", "mode != 'int8' or (multiply_add == 'operator' and decode == 'convert' and unroll == 32)",

@@ -2,7 +2,7 @@
 
 from operator import attrgetter
 
-from autotune.kernels.combination import COUNTERS
+from autotune.kernels.combination import COUNTERS, SECOND_LAUNCH, standards
 from autotune.kernels.qgemm.algorithms import MATRIX_LOCAL
 from autotune.kernels.qgemm.formats import UNIT, by_format
 from autotune.kernels.qgemm.matrix_algorithm import BY_BLOCK, ITEMS, PIECE
@@ -35,19 +35,19 @@ def _product(when: str, *, quantised: bool, grouped: bool, more: tuple[str, ...]
         local_size="local_0, local_1",
         local_when="algorithm != 'naive'",
         arguments=", ".join([_W, _X if quantised else "'x'", "'y', m, n, k, experts", *others, *more]),
-        when=f"not by_matrices and {when} and {'' if grouped else 'not '}grouped"
+        when=f"not by_matrices and split_k == 1 and {when} and {'' if grouped else 'not '}grouped"
         f" and mode {'==' if quantised else '!='} 'int8'",
     )
 
 
-def _by_matrices(activations: str, when: str, *, grouped: bool, split: bool) -> LaunchFormula:
+def _sharing_k(activations: str, when: str, *, grouped: bool, split: bool) -> LaunchFormula:
     others = [*(["'starts'"] if grouped else []), *(["'c_parts', 'counters'"] if split else [])]
     return LaunchFormula(
         kernel="qgemm",
-        global_size="groups_m * local_0, groups_n, split_k",
-        local_size="local_0, 1, 1",
+        global_size="groups_m * local_0, groups_n * local_1, split_k",
+        local_size="local_0, local_1, 1",
         arguments=", ".join([_W, activations, "'y', m, n, k, experts", *others]),
-        when=f"by_matrices and {when} and {'' if grouped else 'not '}grouped and split_k {'>' if split else '=='} 1",
+        when=f"{when} and {'' if grouped else 'not '}grouped and split_k {'>' if split else '=='} 1",
     )
 
 
@@ -60,10 +60,10 @@ _STORAGES = {
     "w_storage == 'image' and x_storage == 'image'": (_W_IMAGE, _X_IMAGE),
 }
 _BY_MATRICES = {
-    "'x'": "mode == 'float16' and not sums_needed",
-    "'x', 'x_sums'": "mode == 'float16' and sums_needed",
-    _X: "mode != 'float16' and not sums_needed",
-    f"{_X}, 'x_sums'": "mode != 'float16' and sums_needed",
+    "'x'": "by_matrices and mode == 'float16' and not sums_needed",
+    "'x', 'x_sums'": "by_matrices and mode == 'float16' and sums_needed",
+    _X: "by_matrices and mode != 'float16' and not sums_needed",
+    f"{_X}, 'x_sums'": "by_matrices and mode != 'float16' and sums_needed",
 }
 """What matrix units take of activations: as they are, or quantised or split, and with the sums of units."""
 
@@ -77,6 +77,7 @@ PLAN = PlanFormula(
         **dict.fromkeys(("w_storage", "x_storage"), "buffer"),
         **dict.fromkeys(("relaxed_math", "integer_dot"), "off"),
         "standard": "none",
+        "combine": SECOND_LAUNCH,
     },
     names={
         "units": f"k // {UNIT}",
@@ -169,10 +170,15 @@ PLAN = PlanFormula(
             for grouped in (False, True)
         ),
         *(
-            _by_matrices(activations, when, grouped=grouped, split=split)
+            _sharing_k(activations, when, grouped=grouped, split=split)
             for activations, when in _BY_MATRICES.items()
             for grouped in (False, True)
             for split in (False, True)
+        ),
+        *(
+            _sharing_k(activations, f"not by_matrices and {when}", grouped=grouped, split=True)
+            for activations, when in {"'x'": "mode != 'int8'", _X: "mode == 'int8'"}.items()
+            for grouped in (False, True)
         ),
     ),
     arguments={
@@ -182,8 +188,7 @@ PLAN = PlanFormula(
     },
     build_options={
         "-cl-fast-relaxed-math": "relaxed_math == 'on'",
-        "-cl-std=CL2.0": "standard == 'CL2.0'",
-        "-cl-std=CL3.0": "standard == 'CL3.0' or integer_dot == 'khr'",
+        **standards(cl2_too="standard == 'CL2.0'", cl3_too="standard == 'CL3.0' or integer_dot == 'khr'"),
     },
     template_values={
         "weights": "weights",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from autotune.kernels.combination import SECOND_LAUNCH
 from autotune.kernels.qgemm.problem import MAX_ELEMENTS, QGemmProblem
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
@@ -184,13 +185,12 @@ def _by_matrices(units: int) -> _Listed:
         (64, 32, 16, 32, {"least_n": 17}),
         (64, 16, 16, 16, {"least_n": _FEW + 1}),
     ):
-        for parts in (8, 4, 2, 1) if wide < 64 else (1,):
-            for depth in (64, 32):
-                tile = Configuration.of(
-                    "matrix_tile", macro_tile_m=high, macro_tile_n=wide, sub_group_tile_m=sub_m, sub_group_tile_n=sub_n,
-                    tile_k=depth, stages=2, read_ahead=1, split_k=parts,
-                )  # fmt: skip
-                yield tile, numbers
+        for parts, depth in ((8, 64), (4, 64), (2, 64), (1, 64), (1, 32))[0 if wide < 64 else 3 :]:
+            tile = Configuration.of(
+                "matrix_tile", macro_tile_m=high, macro_tile_n=wide, sub_group_tile_m=sub_m, sub_group_tile_n=sub_n,
+                tile_k=depth, stages=2, read_ahead=1, split_k=parts,
+            )  # fmt: skip
+            yield tile, numbers
 
 
 def _matrix_rows(
@@ -275,5 +275,6 @@ def _own(
 def _tile(device: _Device, whole: int, wide_m: int, wide_n: int, tile: int) -> Configuration:
     return Configuration.of(
         "local_tile", work_group_m=wide_m, work_group_n=wide_n, micro_tile_m=tile, micro_tile_n=tile,
-        packed_words=4 if not whole else 2, unroll=32 if whole else 16, **_arithmetic(device, whole, "magic"),
+        packed_words=4 if not whole else 2, unroll=32 if whole else 16, split_k=1, combine=SECOND_LAUNCH,
+        **_arithmetic(device, whole, "magic"),
     )  # fmt: skip
