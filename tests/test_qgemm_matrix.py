@@ -78,7 +78,7 @@ def test_they_are_for_floats_and_for_rows_that_can_be_read_by_four() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", ["16384,1,8192 q4_0", "4096,1,4096 q4_k float16", "128256,4,512 q6_k", "256,8,512 mxfp4"]
+    "shape", ["16384,1,8192 q4_0", "4096,1,4096 q4_k float16", "128256,4,512 q6_k", "256,8,2048 mxfp4"]
 )
 def test_the_rule_takes_them_for_few_columns(shape: str) -> None:
     problem = QGemmProblem.parse(shape)
