@@ -106,6 +106,7 @@ uint multiply_add_halves(const uint a, const uint b, const uint c)
 #define read_matrices(row) four_matrices(row, false, rows_of_items)
 #define read_turned_matrices(row) four_matrices(row, true, rows_of_items)
 #define multiply(sums, a, b) multiply_by_one(sums, a, b, of_a, of_b)
+#define streamed(from) (*(from))
 #define from_item(value, item) from_another(value, item, of_a)
 """
 LOCALS = """\
@@ -115,7 +116,7 @@ LOCALS = """\
 """
 REPLACED = re.compile(
     r"^(void|uint4|uint|float) (copy_16|copy_8|end_copies|wait_for_copies|read_matrices|read_turned_matrices|multiply"
-    r"|from_item|two_halves|add_halves|multiply_halves|multiply_add_halves)\(.*?^}\n",
+    r"|from_item|streamed|two_halves|add_halves|multiply_halves|multiply_add_halves)\(.*?^}\n",
     re.MULTILINE | re.DOTALL,
 )
 FENCE = 'asm volatile("membar.gl;" ::: "memory");'

@@ -23,7 +23,7 @@ from untraced import untraced
 
 PLAIN = Configuration.of(
     "matrix_rows", work_group_m=1, work_group_k=1, micro_tile_m=4, micro_tile_n=4, packed_words=1, unroll=1,
-    reading="now", x_storage="buffer",
+    reading="now", x_storage="buffer", w_loads="cached",
 )  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def with_changes(configuration: Configuration, changes: dict[str, Value]) -> Con
     ("shape", "values"),
     [
         ("64,1,160 q4_0", {"unroll": 2}),
-        ("64,1,224 q4_0", {"unroll": 2, "reading": "ahead"}),
+        ("64,1,224 q4_0", {"unroll": 2, "reading": "ahead", "w_loads": "streamed"}),
         ("68,3,96 q4_0", {"x_storage": "local", "reading": "ahead"}),
         ("68,3,64 q4_0", {"work_group_m": 2}),
         ("32,6,64 q4_0", {"micro_tile_n": 8, "x_storage": "local"}),
@@ -77,7 +77,9 @@ def test_they_are_for_floats_and_for_rows_that_can_be_read_by_four() -> None:
     assert not many("512,1,512 q4_0 int8") and not many("510,1,512 q4_0")
 
 
-@pytest.mark.parametrize("shape", ["16384,1,8192 q4_0", "2048,1,2048 q4_k float16", "128256,4,512 q6_k", "64,8,64 mxfp4"])
+@pytest.mark.parametrize(
+    "shape", ["16384,1,8192 q4_0", "4096,1,4096 q4_k float16", "128256,4,512 q6_k", "64,8,64 mxfp4"]
+)
 def test_the_rule_takes_them_for_few_columns(shape: str) -> None:
     problem = QGemmProblem.parse(shape)
     assert FAMILY.default(problem, LIMITS, ()).algorithm == "matrix_rows"

@@ -36,6 +36,7 @@ from autotune.store import Attempt, Holder, Store, new_owner, shared_queue
 from autotune.store.jobs import JobKind, JobLedger, JobProblem, JobState, NewJob
 from autotune.store.notices import MAX_BYTES, Notices
 from autotune.store.shared_queue import SharedQueue
+from autotune.store.workers import model_of
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import Server as Database
 from databases import connect, rows
@@ -197,6 +198,22 @@ def test_jobs_begun_on_one_driver_wait_for_it(stores: tuple[Store, Store], postg
     assert two.jobs.take(DEVICE.slug, "w2", "driver-b") is None
     assert entries(postgresql)[1:] == [(f"{DEVICE.slug}/driver-a", "todo")] * 2
     assert taken(two, "driver-a").number == 1
+
+
+def test_jobs_go_on_with_the_new_driver_of_their_worker(stores: tuple[Store, Store], postgresql: str) -> None:
+    one, two = stores
+    models = [model_of(device) for device in (DEVICE, replace(DEVICE, driver="next"))]
+    one.workers.enrol("w1", "its secret", DEVICE)
+    one.jobs.add(NEW)
+    begun = taken(one, models[0])
+    one.jobs.requeue(begun, 1.0, "")
+    assert two.jobs.take(DEVICE.slug, "w2", models[1]) is None  # moves the others, too
+    assert {queue for queue, _ in entries(postgresql)} == {f"{DEVICE.slug}/{models[0]}"}
+    one.workers.enrol("w1", "its secret", replace(DEVICE, driver="next"))
+    assert two.jobs.take(DEVICE.slug, "w1", models[1]) is None
+    assert two.jobs.recover(None) == len(REQUESTS)
+    assert two.jobs.recover(None) == 0
+    assert [taken(two, models[1]).number for _ in REQUESTS] == [0, 1, 2]
 
 
 def test_jobs_of_a_service_without_a_queue_are_queued(postgresql: str) -> None:

@@ -71,8 +71,8 @@ def _to_html(text: str) -> str:
         if token.children:
             token.children = _with_allowed_links(token.children)
     html: str = markdown.renderer.render(tokens, markdown.options, {})
-    html = html.replace("<pre>", '<pre tabindex="0">')  # it scrolls, and so must be within reach of the keyboard
-    return html.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+    html = html.replace("<pre>", '<pre tabindex="0">')  # what scrolls must be within reach of the keyboard
+    return html.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
 
 
 def _anchor(heading: str) -> str:

@@ -312,15 +312,18 @@ class JobLedger:
         repaired: an open job whose problems have all ended is ended, and an open problem whose job has ended is
         cancelled. Where services share the database, only problems that were taken by this service, or by one whose
         heartbeat is late, are looked at; with None, only the latter, and without waiting: what another service has
-        locked, which may have been suspended, is left for the next time.
+        locked, which may have been suspended, is left for the next time. Problems in a queue of a model that no open
+        job has any more are moved, and count.
         """
         skips = searched is None
 
         def work(session: Session) -> int:
+            moved = 0
             if self._queue is None:
                 is_lost: ColumnElement[bool] = JobProblemRow.id.not_in(searched or ())
                 jobs = select(JobRow).where(JobRow.state.in_(OPEN_WORDS))
             elif self._queue.lock(session, waits=not skips):
+                moved = self._move_stranded(session)
                 is_lost = JobProblemRow.id.in_(self._queue.lost(session, searched))
                 jobs = select(JobRow).where(JobRow.id.in_(select(JobProblemRow.job_id).where(is_lost)))
             else:
@@ -339,9 +342,19 @@ class JobLedger:
             session.flush()
             for job in found.values():
                 settle(session, job)
-            return sum(row.state == JobState.QUEUED.value for row in rows)
+            return moved + sum(row.state == JobState.QUEUED.value for row in rows)
 
         return self._transactions.write(work)
+
+    def _move_stranded(self, session: Session) -> int:
+        assert self._queue is not None
+        open_jobs = session.execute(
+            select(JobRow.id, JobRow.device, JobRow.model).where(JobRow.state.in_(OPEN_WORDS))
+        ).all()
+        homes = {job: queue_of(device, model) for job, device, model in open_jobs}
+        return self._queue.move_stranded(
+            session, homes, {*homes.values(), *(queue_of(device) for _, device, _ in open_jobs)}
+        )
 
     def beat(self) -> Held:
         """Show the other services that this one runs, and return what it still has. Only where services share them."""

@@ -11,7 +11,7 @@ way, and it skips entries that are locked.
 """
 
 import hashlib
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -183,6 +183,25 @@ class SharedQueue(Queue):
         if searched is not None:
             found += [its for job in self.ours(session) if (its := _problem(job)) not in searched]
         return found
+
+    def move_stranded(self, session: Session, homes: Mapping[int, str], served: Collection[str]) -> int:
+        """Move queued problems out of queues that are not `served` into the home of their job; return how many.
+
+        Such a queue is left when workers come back with another model, as after an update of their driver: their jobs
+        go on with the new one. `homes` are queues by the id of an open job.
+        """
+        chosen = "FROM procrastinate_jobs WHERE task_name = :task AND status = 'todo'"
+        named = session.scalars(text(f"SELECT DISTINCT queue_name {chosen}"), {"task": self.task}).all()
+        moved = 0
+        for queue in set(named).difference(served):
+            # A locked entry is being fetched, and goes home by that.
+            query = text(f"SELECT id, args {chosen} AND queue_name = :queue FOR UPDATE SKIP LOCKED")
+            for entry, told in session.execute(query, {"task": self.task, "queue": queue}).all():
+                if (home := homes.get(told["job"])) is not None:
+                    change = text("UPDATE procrastinate_jobs SET queue_name = :home WHERE id = :id")
+                    session.execute(change, {"home": home, "id": entry})
+                    moved += 1
+        return moved
 
     def beat(self, session: Session) -> Held:
         """Renew the heartbeat; return what this service still has."""

@@ -272,6 +272,7 @@ _MATRIX_ROWS = Algorithm(
         parameter("unroll", (1, 2, 4, 8), "units of 32 weights that a sub-group has under way at once"),
         parameter("reading", ("now", "ahead"), "units are read as they are used, or while the last are used"),
         parameter("x_storage", ("buffer", "local"), "memory that activations are read from"),
+        parameter("w_loads", ("cached", "streamed"), "whether the first-level cache keeps weights"),
     ),
     constraints=(
         constraint("matrix_units_exist", "has_matrix_units == 1", "the device has no matrix units"),

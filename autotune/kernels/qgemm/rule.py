@@ -16,13 +16,13 @@ from autotune.space.expression import Expression
 
 ESTIMATE = Expression(
     "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and is_whole != (mode != 'int8')"
-    " and is_byte != (weights != 'q8_0')) - 1"
+    " and is_byte != (weights != 'q8_0') and is_half != (mode != 'float16')) - 1"
 )
 """Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
 and the numbers of a candidate. `is_whole` is 1 for products of integers, 0 for those of floats, 2 for either; `is_byte`
-likewise for weights of 8 bits."""
+likewise for weights of 8 bits, `is_half` for float16."""
 
-_ANY = {"least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2}
+_ANY = {"least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2, "is_half": 2}
 _FEW = 8
 """Columns up to which a product reads weights at the speed of memory."""
 _LARGE_GPU = 16
@@ -161,19 +161,34 @@ def _of_large_gpu(device: _Device) -> _Listed:
 
 def _by_matrices(units: int) -> _Listed:
     """Yield rows for few columns and tiles for many; tiles of fewer columns share out k to fill the device."""
-    # Many rows have work-items of eight each; few would leave compute units idle so, and share out k among more.
-    for rows, slices, unroll in ((8, 8, 2), (4, 16, 2), (4, 8, 1), (4, 1, 1)):
-        wanted = {"least_m": 64 * units if rows == 8 else 1, "is_whole": 0}
-        for columns in (4, 8):
-            yield _matrix_rows(rows, slices, unroll, columns, "ahead", "local"), {**wanted, "most_n": 1}
-            yield _matrix_rows(rows, slices, unroll, columns, "ahead", "buffer"), {**wanted, "most_n": columns}
-    for high, wide, sub_m, sub_n, numbers in (
-        (128, 128, 64, 64, {"least_m": 8 * units, "least_n": 1024}),
-        (128, 64, 32, 64, {"least_n": 49}),
-        (64, 32, 16, 32, {"least_n": 17}),
-        (64, 16, 16, 16, {"least_n": _FEW + 1}),
+    # One column: of formats whose quants and scales take more work, sub-groups keep the sums of four units apart.
+    alone = {"most_n": 1, "is_whole": 0}
+    spread = _matrix_rows(4, 4, 1, 4, groups=4, packed_words=4, reading="ahead", x_storage="local", w_loads="cached")
+    yield spread, {**alone, "is_byte": 0, "least_m": 120 * units}
+    for columns in (4, 8):
+        bytes_ahead = _matrix_rows(8, 8, 2, columns, reading="ahead", x_storage="local", w_loads="streamed")
+        yield bytes_ahead, {**alone, "is_byte": 1, "least_m": 64 * units}
+        many = _matrix_rows(8, 16, 1, columns, reading="now", x_storage="local", w_loads="streamed")
+        yield many, {**alone, "least_m": 64 * units}
+        few = _matrix_rows(4, 16, 2, columns, reading="ahead", x_storage="local", w_loads="cached")
+        yield few, {**alone, "least_m": 24 * units}
+    for columns in (4, 8):
+        many = _matrix_rows(8, 16, 1, columns, reading="now", x_storage="buffer", w_loads="streamed")
+        yield many, {"most_n": columns, "is_whole": 0, "least_m": 64 * units}
+        # For one column of few rows lanes that share rows were as fast.
+        for slices, wanted in ((16, {**alone, "least_m": 24 * units}), (8, {"least_n": 2}), (1, {"least_n": 2})):
+            few = _matrix_rows(4, slices, 1, columns, reading="now", x_storage="buffer", w_loads="cached")
+            yield few, {"most_n": columns, "is_whole": 0, **wanted}
+    halves = {"least_m": 8 * units, "least_n": 1024, "is_half": 1}
+    few, alone = ((8, 64), (4, 64), (2, 64), (1, 64), (1, 32)), ((1, 64), (1, 32))
+    for high, wide, sub_m, sub_n, shares, numbers in (
+        (128, 128, 64, 64, alone, halves),
+        (128, 64, 32, 64, ((1, 128),), {"least_n": 49, "is_whole": 1}),
+        (128, 64, 32, 64, alone, {"least_n": 49}),
+        (64, 32, 16, 32, few, {"least_n": 17}),
+        (64, 16, 16, 16, few, {"least_n": _FEW + 1}),
     ):
-        for parts, depth in ((8, 64), (4, 64), (2, 64), (1, 64), (1, 32))[0 if wide < 64 else 3 :]:
+        for parts, depth in shares:
             tile = Configuration.of(
                 "matrix_tile", macro_tile_m=high, macro_tile_n=wide, sub_group_tile_m=sub_m, sub_group_tile_n=sub_n,
                 tile_k=depth, stages=2, read_ahead=1, split_k=parts,
@@ -181,10 +196,13 @@ def _by_matrices(units: int) -> _Listed:
             yield tile, numbers
 
 
-def _matrix_rows(rows: int, slices: int, unroll: int, columns: int, reading: str, x_storage: str) -> Configuration:
+def _matrix_rows(
+    rows: int, slices: int, unroll: int, columns: int, *, reading: str, x_storage: str, w_loads: str, groups: int = 1,
+    packed_words: int = 1,
+) -> Configuration:  # fmt: skip
     return Configuration.of(
-        "matrix_rows", work_group_m=1, work_group_k=slices, micro_tile_m=rows, micro_tile_n=columns, packed_words=1,
-        unroll=unroll, reading=reading, x_storage=x_storage,
+        "matrix_rows", work_group_m=groups, work_group_k=slices, micro_tile_m=rows, micro_tile_n=columns,
+        packed_words=packed_words, unroll=unroll, reading=reading, x_storage=x_storage, w_loads=w_loads,
     )  # fmt: skip
 
 
