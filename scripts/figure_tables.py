@@ -536,10 +536,10 @@ def _quantised() -> str:
         "Quantised weights on an H100",
         "The fastest of 8 to 62 configurations, chosen or drawn, whose results were right, by the driver's events; the "
         "time of int8 includes quantising the activations. Beside it torch's product of that size in float16. "
-        "The first nine exceed the second-level cache; of these, the float forms go through matrix units. Where many "
-        "columns have the time of our own float16 product of "
-        "that size beside theirs, both were searched for in some 40 trials, in one run, by the tiles of matrix units. "
-        "The command below measures the same with searches in place of draws.",
+        "The first nine exceed the second-level cache; of these, the float forms go through matrix units, and so do "
+        "512 and 2,048 columns, of which only the rule's choice was measured. Beside some is the time of our own "
+        "float16 product of that size in the same run. The command below measures the same with searches in place of "
+        "draws.",
         "scripts/bench_qgemm --device nvidia --budget 60 --json qgemm.json",
         _table(
             [

@@ -286,7 +286,7 @@ class TestConfigurations:
     def test_every_value_is_valid_somewhere(self, algorithm: str) -> None:
         """On some device, for some problem: what never is valid would be dead."""
         shapes = (
-            "4096,1,4096 q4_0",
+            "4096,1,4096 q4_k",
             "4096,4,16384 q4_0",
             "4096,16,4096 q4_0",
             "4096,16,4096 q8_0 int8",

@@ -16,13 +16,13 @@ from autotune.space.expression import Expression
 
 ESTIMATE = Expression(
     "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and is_whole != (mode != 'int8')"
-    " and is_byte != (weights != 'q8_0')) - 1"
+    " and is_byte != (weights != 'q8_0') and is_half != (mode != 'float16')) - 1"
 )
 """Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
 and the numbers of a candidate. `is_whole` is 1 for products of integers, 0 for those of floats, 2 for either; `is_byte`
-likewise for weights of 8 bits."""
+likewise for weights of 8 bits, `is_half` for float16."""
 
-_ANY = {"least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2}
+_ANY = {"least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2, "is_half": 2}
 _FEW = 8
 """Columns up to which a product reads weights at the speed of memory."""
 _LARGE_GPU = 16
@@ -125,6 +125,7 @@ def _of_large_gpu(device: _Device) -> _Listed:
     units = device.compute_units
     if device.has_matrices:
         yield from _by_matrices(units)
+        yield from _tiles_by_matrices(units)
     for wide_m, wide_n, tile in ((32, 8, 8), (16, 8, 8), (8, 8, 8), (16, 8, 4), (8, 4, 4)):
         for whole in (0, 1):
             # A macro-tile for each compute unit, unless tiles are small already.
@@ -156,11 +157,13 @@ def _of_large_gpu(device: _Device) -> _Listed:
             yield integers, {**_columns(columns, 1), "least_m": needed[rows]}
     for lanes in (16, 8, 4):
         for whole in (0, 1):
-            yield _shared(device, whole, lanes=lanes, groups=8, rows=1, columns=1, chunk=1), {"is_whole": whole}
+            # Without dot products floats and integers are multiplied by the same configuration.
+            numbers = {} if device.integer_dot == "off" else {"is_whole": whole}
+            yield _shared(device, whole, lanes=lanes, groups=8, rows=1, columns=1, chunk=1), numbers
 
 
 def _by_matrices(units: int) -> _Listed:
-    """Yield rows for few columns and tiles for many; tiles of fewer columns share out k to fill the device."""
+    """Yield rows for few columns."""
     # One column: of formats whose quants and scales take more work, sub-groups keep the sums of four units apart.
     alone = {"most_n": 1, "is_whole": 0}
     spread = _matrix_rows(4, 4, 1, 4, groups=4, packed_words=4, reading="ahead", x_storage="local", w_loads="cached")
@@ -179,13 +182,21 @@ def _by_matrices(units: int) -> _Listed:
         for slices, wanted in ((16, {**alone, "least_m": 24 * units}), (8, {"least_n": 2}), (1, {"least_n": 2})):
             few = _matrix_rows(4, slices, 1, columns, reading="now", x_storage="buffer", w_loads="cached")
             yield few, {"most_n": columns, "is_whole": 0, **wanted}
-    for high, wide, sub_m, sub_n, numbers in (
-        (128, 128, 64, 64, {"least_m": 8 * units, "least_n": 1024}),
-        (128, 64, 32, 64, {"least_n": 49}),
-        (64, 32, 16, 32, {"least_n": 17}),
-        (64, 16, 16, 16, {"least_n": _FEW + 1}),
-    ):
-        for parts, depth in ((8, 64), (4, 64), (2, 64), (1, 64), (1, 32))[0 if wide < 64 else 3 :]:
+
+
+def _tiles_by_matrices(units: int) -> _Listed:
+    """Yield tiles for many columns; those for fewer share out k to fill the device."""
+    halves = {"least_m": 8 * units, "least_n": 1024, "is_half": 1}
+    few, alone = ((8, 64), (4, 64), (2, 64), (1, 64), (1, 32)), ((1, 64), (1, 32))
+    tiles: tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...], Numbers], ...] = (
+        (128, 128, 64, 64, alone, halves),
+        (128, 64, 32, 64, ((1, 128),), {"least_n": 49, "is_whole": 1}),
+        (128, 64, 32, 64, alone, {"least_n": 49}),
+        (64, 32, 16, 32, few, {"least_n": 17}),
+        (64, 16, 16, 16, few, {"least_n": _FEW + 1}),
+    )
+    for high, wide, sub_m, sub_n, shares, numbers in tiles:
+        for parts, depth in shares:
             tile = Configuration.of(
                 "matrix_tile", macro_tile_m=high, macro_tile_n=wide, sub_group_tile_m=sub_m, sub_group_tile_n=sub_n,
                 tile_k=depth, stages=2, read_ahead=1, split_k=parts,
