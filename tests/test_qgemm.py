@@ -51,6 +51,7 @@ DEVICES = {
     "large": LARGE_GPU,
     "nvidia": dataclasses.replace(NVIDIA, has_ptx_integer_dot=True),
     "nvidia without dot products": NVIDIA,
+    "matrix units": dataclasses.replace(NVIDIA, has_ptx_integer_dot=True, has_matrix_units=True),
 }
 IN_GGUF = {
     "q4_0": gguf.GGMLQuantizationType.Q4_0,
@@ -287,6 +288,7 @@ class TestConfigurations:
     def test_every_value_is_valid_somewhere(self, algorithm: str) -> None:
         """On some device, for some problem: what never is valid would be dead."""
         shapes = (
+            "4096,1,4096 q4_k",
             "4096,4,16384 q4_0",
             "4096,16,4096 q4_0",
             "4096,16,4096 q8_0 int8",
@@ -304,10 +306,18 @@ class TestConfigurations:
             extensions=everything,
             local_memory_bytes=2**18,
             has_ptx_integer_dot=True,
+            has_matrix_units=True,
+            compute_units=64,
+        )
+        without_ptx = dataclasses.replace(limits, extensions=everything[:-1])
+        variants = (
+            limits,
+            dataclasses.replace(limits, is_cpu=True),
+            *(dataclasses.replace(without_ptx, ordering_standard=standard) for standard in (200, 300)),
         )
         missing = {(p.name, v) for p in FAMILY.algorithm(algorithm).parameters for v in p.values}
         for shape in shapes:
-            for variant in (limits, dataclasses.replace(limits, is_cpu=True)):
+            for variant in variants:
                 space = SearchSpace(FAMILY, QGemmProblem.parse(shape), variant, algorithms=[algorithm])
                 missing -= {(n, v) for n, _ in missing for v in space.occurring(algorithm, n)}
         assert missing == set()
@@ -413,6 +423,17 @@ class TestJudge:
         swapped[[0, problem.n - 1]] = right[[problem.n - 1, 0]]
         assert case.error_ratio({"y": swapped}) > 1, "two columns"
 
+    @pytest.mark.parametrize("shape", ["4096,64,64 q4_0 float16", "8192,48,256 q4_k float16"])
+    def test_rounding_many_outputs_is_no_error(self, shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(QGemmCase, "FULL_REFERENCE_MACS", 1)
+        problem = QGemmProblem.parse(shape)
+        for seed in range(3):
+            case = QGemmCase(problem, seed)
+            right = self.right(case, problem)
+            assert case.error_ratio({"y": right}) <= 1
+            right[7, 1000] += np.float16(0.25 * np.abs(right).mean())
+            assert case.error_ratio({"y": right}) > 1
+
     def test_sees_the_wrong_expert(self) -> None:
         problem = QGemmProblem.parse("36,75,256 q4_k experts=4")
         case = QGemmCase(problem, 7)
@@ -473,6 +494,7 @@ PLAIN_VALUES: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 SHARED, OWN, TILE = (values(algorithm) for algorithm in PLAIN_VALUES)
 WHOLE_TILE = values("local_tile", unroll=32)
+SHARED_TILE = values("local_tile", unroll=8, split_k=2, combine="last_group_cl3")
 
 BARRIER = "barrier(CLK_LOCAL_MEM_FENCE);"
 Q4_0, MANY, EXPERTS = "67,3,256 q4_0", "67,35,256 q4_0", "67,13,256 q4_k experts=3"
@@ -516,6 +538,10 @@ WRONG: dict[str, tuple[Configuration, str, Callable[[str], str]]] = {
     "a tile is read before it is full": (TILE, MANY, lambda s: s.replace(BARRIER, "", 1)),
     "steps along k are left out": (TILE, MANY, changed("p < 32;", "p < 24;")),
     "a unit is taken twice": (TILE, MANY, changed("next = min(unit + 1, last_unit - 1)", "next = unit")),
+    "work-groups begin at the same unit": (SHARED_TILE, MANY, changed("k_begin = part * share", "k_begin = 0")),
+    "parts of others are left out": (
+        SHARED_TILE, MANY, changed("int s = 0; s < 2", "int s = part; s < part + 1")
+    ),
     "rows behind the last quad are left out": (TILE, MANY, changed("row + 3 == m", "row + 3 < 0")),
     "activations are cut, not rounded": (WHOLE_TILE, f"{MANY} int8", changed("char4_sat_rte", "char4_sat_rtz")),
     "activations have another scale": (WHOLE_TILE, f"{MANY} int8", changed("127.0f / most", "126.0f / most")),

@@ -230,7 +230,7 @@ class Engine:
             call=BoundCall(port, program, work, names, fixed, tuple(plan.named_scalars)),
             bound=bound,
             packing=BoundCall(port, program, _part(plan, packs), (constant, packed), {}) if must_pack else None,
-            unpacking=unpacking,
+            unpacking=unpacking if self.family.can_unpack and all(map(_can_be_undone, packs)) else None,
             packed=buffers.get(packed) or plan.buffers[0],
             views=views,
             packing_number=self._packings.setdefault(layout, len(self._packings)),
@@ -255,6 +255,11 @@ class Engine:
 
 def _part(plan: Plan, launches: Sequence[Launch]) -> Plan:
     return Plan(buffers=plan.buffers, launches=tuple(launches))
+
+
+def _can_be_undone(launch: Launch) -> bool:
+    last = launch.arguments[-1]
+    return isinstance(last, Scalar) and not last.name and last.value == 0
 
 
 def _undone(launch: Launch) -> Launch:

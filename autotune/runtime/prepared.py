@@ -25,8 +25,8 @@ class Ready:
     """Returns a call that takes none, with those of `call` set for good."""
     packing: BoundCall | None
     """Packs the constant operand into the layout that `call` needs; None where `call` packs it, or nothing does."""
-    unpacking: Callable[[], BoundCall]
-    """Returns a call, with the same operands, that undoes `packing`, for families that can."""
+    unpacking: Callable[[], BoundCall] | None
+    """Returns a call, with the same operands, that undoes `packing`; None where nothing does."""
     packed: Buffer
     """Buffer of the constant operand in that layout, or of the operand itself."""
     views: tuple[Buffer, ...]
@@ -49,7 +49,7 @@ class Prepared:
         self.operand, self.kind = operand, kind
         self.form = ("prepared", id(owner), kind, *form)
         self._stats = stats
-        self._packed: dict[int, tuple[Memory, int, Callable[[], BoundCall]]] = {}
+        self._packed: dict[int, tuple[Memory, int, Callable[[], BoundCall] | None]] = {}
         """Each layout, with its bytes, and `Ready.unpacking`."""
         self._views: dict[int, tuple[Memory, ...]] = {}
         """The packed operand and the views over it that kernels take."""

@@ -53,9 +53,11 @@ class PreparedWeights(Prepared):
 
     def unpacked(self, executor: Executor) -> NDArray[np.uint8]:
         """Return the bytes of the weights from a layout in which they are packed. Raises ProblemError if none is."""
-        if not self._packed:
-            raise ProblemError("the weights are not packed", hint="a product that needs another layout packs them")
-        packed, _, unpacking = next(iter(self._packed.values()))
+        layouts = ((packed, undo) for packed, _, undo in self._packed.values() if undo is not None)
+        packed, unpacking = next(layouts, (None, None))
+        if packed is None or unpacking is None:
+            hint = "a product that needs another layout packs them; what `matrix_tile` reads cannot be unpacked"
+            raise ProblemError("the weights are not packed in a layout that can be unpacked", hint=hint)
         memory = executor.buffer(self.operand.nbytes, self.name)
         unpacking().enqueue((memory, packed))
         found = np.empty(self.operand.nbytes, np.uint8)
@@ -177,7 +179,7 @@ class QGemm(OnDevice):
     def unpack(self, weights: PreparedWeights) -> NDArray[np.uint8]:
         """Return the bytes that `prepare` took, from a layout into which a product has packed them.
 
-        Raises ProblemError if none has.
+        Raises ProblemError if none has, or only into that of `matrix_tile`, from which there is no way back.
         """
         self._check_owner(weights)
         executor = self._engine.executor

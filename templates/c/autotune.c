@@ -404,6 +404,7 @@ static cl_int pass(struct ready *ready, int number, const struct autotune_call *
 static cl_int set_backwards(struct ready *ready, int number, cl_int backwards) {
     const struct autotune_launch *const launch = &ready->plan.launches[number];
     const cl_uint last = (cl_uint)launch->argument_count - 1;
+    if (launch->arguments[last].kind != AUTOTUNE_IS_NUMBER || launch->arguments[last].value) return CL_INVALID_MEM_OBJECT;
     return clSetKernelArg(ready->kernels[number], last, sizeof backwards, &backwards);
 }
 

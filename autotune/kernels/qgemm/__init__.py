@@ -60,7 +60,7 @@ _C_EXPORT = CExport(
     estimate=ESTIMATE,
     bytes_moved=BYTES_MOVED,
     plan=PLAN,
-    packing="0 if layout == 'rows' else packed_words",
+    packing="8 if by_matrices else 0 if layout == 'rows' else packed_words",
     samples=_samples,
 )
 

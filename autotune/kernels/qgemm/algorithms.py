@@ -1,5 +1,7 @@
 """The algorithms of products with quantised weights: parameters and constraints."""
 
+from autotune.kernels.combination import COMBINE, HAS_ORDERING, SECOND_LAUNCH
+from autotune.kernels.qgemm.matrix_algorithm import MATRIX_TILE
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Parameter, constraint, parameter
 
@@ -212,6 +214,8 @@ _LOCAL_TILE = Algorithm(
         parameter("micro_tile_n", (4, 8), "columns of activations a work-item computes"),
         _packed_words(1, 2, 4),
         parameter("unroll", (4, 8, 16, 32), "steps along k in one pass of the inner loop"),
+        parameter("split_k", (1, 2, 4, 8, 16), "work-groups that share the k of one macro-tile"),
+        COMBINE,
         _DECODE,
         _MULTIPLY_ADD,
         _INTEGER_DOT,
@@ -237,6 +241,24 @@ _LOCAL_TILE = Algorithm(
             " else 40 * (work_group_m * micro_tile_m + work_group_n * micro_tile_n)) <= local_memory_bytes",
             "the tiles exceed local memory",
         ),
+        HAS_ORDERING,
+        constraint(
+            "parts_to_combine",
+            f"(split_k == 1) == (combine == '{SECOND_LAUNCH}')"
+            " and (integer_dot != 'khr' or combine != 'last_group_cl2')",
+            "the last work-group joins the parts, where there are any, and there is one version of OpenCL C",
+        ),
+        constraint(
+            "split_leaves_work", "split_k == 1 or (k >= 128 * split_k and n * m * split_k <= 8388608)",
+            "each part of k holds at least four units, and the parts of the output fit 32 MiB",
+        ),
+        constraint(
+            "split_fills_device",
+            "split_k == 1 or (m + work_group_m * micro_tile_m - 1) // (work_group_m * micro_tile_m)"
+            " * ((n + work_group_n * micro_tile_n - 1) // (work_group_n * micro_tile_n) + experts - 1)"
+            " * split_k <= 8 * compute_units",
+            "there are enough work-groups without splitting k",
+        ),
         constraint(
             "float_matters", "mode != 'int8' or (multiply_add == 'operator' and decode == 'convert' and unroll == 32)",
             "integers are neither converted nor added so, and all of a unit at once",
@@ -245,4 +267,61 @@ _LOCAL_TILE = Algorithm(
     features=tuple(map(Expression, ("work_group_m * work_group_n", "micro_tile_m * micro_tile_n"))),
 )  # fmt: skip
 
-ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _LOCAL_TILE)
+_MATRIX_SUMS = "32 * (work_group_k - 1) * work_group_m * micro_tile_m * micro_tile_n"
+_STAGED = "min(n, micro_tile_n) * (k // 32) * (132 if mode == 'float32' else 64)"
+MATRIX_LOCAL = f"max({_MATRIX_SUMS}, {_STAGED} if x_storage == 'local' else 0)"
+"""Bytes of local memory of `matrix_rows`: activations as two halves, with a power of two for 32, and then sums."""
+
+_MATRIX_ROWS = Algorithm(
+    name="matrix_rows",
+    meaning="rows times few columns by matrix units, from weights packed by columns",
+    parameters=(
+        parameter("work_group_m", (1, 2, 4, 8), "sub-groups of 32 work-items side by side along m"),
+        parameter("work_group_k", (1, 2, 4, 8, 16, 32), "sub-groups that share out k"),
+        parameter("micro_tile_m", (4, 8, 16), "rows of weights a work-item reads"),
+        parameter("micro_tile_n", (4, 8), "columns of activations a sub-group computes"),
+        _packed_words(1, 4),
+        parameter("unroll", (1, 2, 4, 8), "units of 32 weights that a sub-group has under way at once"),
+        parameter("reading", ("now", "ahead"), "units are read as they are used, or while the last are used"),
+        parameter("x_storage", ("buffer", "local"), "memory that activations are read from"),
+        parameter("w_loads", ("cached", "streamed"), "whether the first-level cache keeps weights"),
+    ),
+    constraints=(
+        constraint("matrix_units_exist", "has_matrix_units == 1", "the device has no matrix units"),
+        constraint("numbers_known", "mode != 'int8'", "integers are multiplied otherwise"),
+        constraint("rows_are_read_by_four", "m % 4 == 0", "each work-item reads four rows at once"),
+        constraint(
+            "columns_fit", "micro_tile_n < 2 * n or (micro_tile_n == 4 and mode == 'float32')"
+            " or (micro_tile_n == 8 and mode == 'float16')", "most columns of a sub-group would not exist",
+        ),
+        constraint("halves_fill_matrix_units", "mode != 'float16' or micro_tile_n >= 8", "a product has eight columns"),
+        constraint(
+            "work_group_fits_device", "32 * work_group_m * work_group_k <= max_work_group_size",
+            "the work-group exceeds what the device allows",
+        ),
+        constraint(
+            "groups_to_do", "work_group_m == 1 or 8 * micro_tile_m * work_group_m < 2 * m",
+            "most of a work-group would have no row",
+        ),
+        constraint(
+            "units_to_do", "work_group_k * unroll * packed_words < k // 32 + packed_words",
+            "some sub-groups would have no units",
+        ),
+        constraint(
+            "columns_left", "packed_words == 1 or (n == 1 and x_storage == 'local')",
+            "matrix units keep the sums of units apart in columns that one column of activations leaves",
+        ),
+        constraint(
+            "work_fits_local_memory", f"{MATRIX_LOCAL} + 1024 <= local_memory_bytes",
+            "sums and activations exceed local memory, of which NVIDIA's driver does not give all",
+        ),
+        constraint(
+            "loads_fit_registers",
+            "micro_tile_m * unroll * (2 if reading == 'ahead' else 1) <= 32 and micro_tile_m * micro_tile_n <= 64",
+            "the weights under way or the sums do not fit the registers",
+        ),
+    ),
+    features=tuple(map(Expression, ("32 * work_group_m * work_group_k", "micro_tile_m * micro_tile_n"))),
+)  # fmt: skip
+
+ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _LOCAL_TILE, _MATRIX_ROWS, MATRIX_TILE)

@@ -26,8 +26,8 @@ STORED_BYTES = by_value("mode", {mode: NUMBER_TYPES[stored].size_bytes for mode,
 BLOCK, BLOCK_BYTES = by_format(lambda f: f.block), by_format(lambda f: f.block_bytes)
 WEIGHT_BYTES = f"m * (k // ({BLOCK})) * ({BLOCK_BYTES})"
 """Bytes of the weights of one expert."""
-PACKED_BYTES = f"m * (k // ({BLOCK})) * ({by_format(lambda f: f.block_bytes + f.packed_growth)})"
-"""Bytes that they take when packed."""
+PACKED_ROW_BYTES = f"(k // ({BLOCK})) * ({by_format(lambda f: f.block_bytes + f.packed_growth)})"
+"""Bytes that a row of them takes when packed."""
 BYTES_MOVED = Expression(f"min(experts, n) * ({WEIGHT_BYTES}) + ({STORED_BYTES}) * n * (m + k)")
 _bytes_moved = BYTES_MOVED.taking("m", "n", "k", "experts", "weights", "mode")
 
@@ -43,6 +43,7 @@ EXAMPLES = (
     "65,3,384 int4-g128 float16",
     "31,4,128 int4z-g64",
     "40,1,768 int4z-g32",
+    "18,6,256 q4_0",
     "129,67,160 q4_0 float16",
     "66,70,512 q4_k",
     "130,33,256 q6_k",

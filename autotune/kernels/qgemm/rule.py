@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from autotune.kernels.combination import SECOND_LAUNCH
 from autotune.kernels.qgemm.formats import by_format
 from autotune.kernels.qgemm.problem import MAX_ELEMENTS, QGemmProblem
 from autotune.model.configuration import Configuration, Value
@@ -18,15 +19,19 @@ _IN_HALF = by_format(lambda f: int(not (f.has_zero_points or f.name in ("q4_k", 
 """Formats that add up in half precision in fewer issue slots on Adreno: one scale for 32, no offset but a constant."""
 ESTIMATE = Expression(
     "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and is_whole != (mode != 'int8')"
-    f" and is_byte != (weights != 'q8_0') and is_half <= (mode == 'float16' and ({_IN_HALF}) == 1)"
+    " and is_byte != (weights != 'q8_0') and is_float16 != (mode != 'float16')"
+    f" and is_half <= (mode == 'float16' and ({_IN_HALF}) == 1)"
     " and is_even <= (m % 256 == 0 and n % 8 == 0 and experts == 1)) - 1"
 )
 """Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
 and the numbers of a candidate. `is_whole` is 1 for products of integers, 0 for those of floats, 2 for either; `is_byte`
-likewise for weights of 8 bits; `is_half` is 1 for those that add up in half precision, `is_even` for those that spill
-where tiles are not whole."""
+likewise for weights of 8 bits, `is_float16` for activations of float16; `is_half` is 1 for those that add up in half
+precision, `is_even` for those that spill where tiles are not whole."""
 
-_ANY = {"least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2, "is_half": 0, "is_even": 0}
+_ANY = {
+    "least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2, "is_float16": 2, "is_half": 0,
+    "is_even": 0,
+}  # fmt: skip
 _FEW = 8
 """Columns up to which a product reads weights at the speed of memory."""
 _LARGE_GPU = 16
@@ -81,6 +86,7 @@ class _Device:
     has_lines: bool
     """Whether images over buffers exist."""
     integer_dot: str
+    has_matrices: bool
 
     @classmethod
     def of(cls, limits: DeviceLimits) -> "_Device":
@@ -98,6 +104,7 @@ class _Device:
             adds_in_half=is_adreno and bool(facts["has_half_functions"]),
             has_lines=limits.has_images and limits.max_image_line > 0,
             integer_dot=next((name for name, fact in dots.items() if facts[fact]), "off"),
+            has_matrices=limits.has_matrix_units,
         )
 
 
@@ -136,6 +143,9 @@ def _of_processor(device: _Device) -> _Listed:
 def _of_large_gpu(device: _Device) -> _Listed:
     """Yield macro-tiles in local memory for many columns; for few, rows that lanes share."""
     units = device.compute_units
+    if device.has_matrices:
+        yield from _by_matrices(units)
+        yield from _tiles_by_matrices(units)
     for wide_m, wide_n, tile in ((32, 8, 8), (16, 8, 8), (8, 8, 8), (16, 8, 4), (8, 4, 4)):
         for whole in (0, 1):
             # A macro-tile for each compute unit, unless tiles are small already.
@@ -167,7 +177,61 @@ def _of_large_gpu(device: _Device) -> _Listed:
             yield integers, {**_columns(columns, 1), "least_m": needed[rows]}
     for lanes in (16, 8, 4):
         for whole in (0, 1):
-            yield _shared(device, whole, lanes=lanes, groups=8, rows=1, columns=1, chunk=1), {"is_whole": whole}
+            # Without dot products floats and integers are multiplied by the same configuration.
+            numbers = {} if device.integer_dot == "off" else {"is_whole": whole}
+            yield _shared(device, whole, lanes=lanes, groups=8, rows=1, columns=1, chunk=1), numbers
+
+
+def _by_matrices(units: int) -> _Listed:
+    """Yield rows for few columns."""
+    # One column: of formats whose quants and scales take more work, sub-groups keep the sums of four units apart.
+    alone = {"most_n": 1, "is_whole": 0}
+    spread = _matrix_rows(4, 4, 1, 4, groups=4, packed_words=4, reading="ahead", x_storage="local", w_loads="cached")
+    yield spread, {**alone, "is_byte": 0, "least_m": 120 * units}
+    for columns in (4, 8):
+        bytes_ahead = _matrix_rows(8, 8, 2, columns, reading="ahead", x_storage="local", w_loads="streamed")
+        yield bytes_ahead, {**alone, "is_byte": 1, "least_m": 64 * units}
+        many = _matrix_rows(8, 16, 1, columns, reading="now", x_storage="local", w_loads="streamed")
+        yield many, {**alone, "least_m": 64 * units}
+        few = _matrix_rows(4, 16, 2, columns, reading="ahead", x_storage="local", w_loads="cached")
+        yield few, {**alone, "least_m": 24 * units}
+    for columns in (4, 8):
+        many = _matrix_rows(8, 16, 1, columns, reading="now", x_storage="buffer", w_loads="streamed")
+        yield many, {"most_n": columns, "is_whole": 0, "least_m": 64 * units}
+        # For one column of few rows lanes that share rows were as fast.
+        for slices, wanted in ((16, {**alone, "least_m": 24 * units}), (8, {"least_n": 2}), (1, {"least_n": 2})):
+            few = _matrix_rows(4, slices, 1, columns, reading="now", x_storage="buffer", w_loads="cached")
+            yield few, {"most_n": columns, "is_whole": 0, **wanted}
+
+
+def _tiles_by_matrices(units: int) -> _Listed:
+    """Yield tiles for many columns; those for fewer share out k to fill the device."""
+    halves = {"least_m": 8 * units, "least_n": 1024, "is_float16": 1}
+    few, alone = ((8, 64), (4, 64), (2, 64), (1, 64), (1, 32)), ((1, 64), (1, 32))
+    tiles: tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...], Numbers], ...] = (
+        (128, 128, 64, 64, alone, halves),
+        (128, 64, 32, 64, ((1, 128),), {"least_n": 49, "is_whole": 1}),
+        (128, 64, 32, 64, alone, {"least_n": 49}),
+        (64, 32, 16, 32, few, {"least_n": 17}),
+        (64, 16, 16, 16, few, {"least_n": _FEW + 1}),
+    )
+    for high, wide, sub_m, sub_n, shares, numbers in tiles:
+        for parts, depth in shares:
+            tile = Configuration.of(
+                "matrix_tile", macro_tile_m=high, macro_tile_n=wide, sub_group_tile_m=sub_m, sub_group_tile_n=sub_n,
+                tile_k=depth, stages=2, read_ahead=1, split_k=parts,
+            )  # fmt: skip
+            yield tile, numbers
+
+
+def _matrix_rows(
+    rows: int, slices: int, unroll: int, columns: int, *, reading: str, x_storage: str, w_loads: str, groups: int = 1,
+    packed_words: int = 1,
+) -> Configuration:  # fmt: skip
+    return Configuration.of(
+        "matrix_rows", work_group_m=groups, work_group_k=slices, micro_tile_m=rows, micro_tile_n=columns,
+        packed_words=packed_words, unroll=unroll, reading=reading, x_storage=x_storage, w_loads=w_loads,
+    )  # fmt: skip
 
 
 def _of_phone(device: _Device) -> _Listed:
@@ -250,5 +314,6 @@ def _own(
 def _tile(device: _Device, whole: int, wide_m: int, wide_n: int, tile: int) -> Configuration:
     return Configuration.of(
         "local_tile", work_group_m=wide_m, work_group_n=wide_n, micro_tile_m=tile, micro_tile_n=tile,
-        packed_words=4 if not whole else 2, unroll=32 if whole else 16, **_arithmetic(device, whole, "magic"),
+        packed_words=4 if not whole else 2, unroll=32 if whole else 16, split_k=1, combine=SECOND_LAUNCH,
+        **_arithmetic(device, whole, "magic"),
     )  # fmt: skip
