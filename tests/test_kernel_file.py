@@ -15,6 +15,7 @@ import pytest
 
 import autotune
 from autotune.cli import main
+from autotune.display.words import remedy_text
 from autotune.errors import BuildError, ConfigurationError, ProblemError, UsageError
 from autotune.kernel_file.draft import draft
 from autotune.kernel_file.family import FileFamily
@@ -376,6 +377,7 @@ def test_arguments_other_than_the_kernel_declares_are_refused(
         ("int n) {", "\n#if GROUP > 0\n    int n\n#else\n    long n, int m\n#endif\n) {"),
         ("float factor, int n) {", "REST) {\n#define REST float factor, int n\n"),
         ("kernel void scale(", "#define KERNEL(name) kernel void name\nKERNEL(scale)("),
+        ("kernel void scale(", "#define KERNEL(name) kernel void sc##name\nKERNEL(ale)("),
     ],
 )
 def test_arguments_that_the_preprocessor_decides_are_left_to_the_compiler(
@@ -384,6 +386,17 @@ def test_arguments_that_the_preprocessor_decides_are_left_to_the_compiler(
     assert before in SOURCE
     (folder / "scale.cl").write_text(SOURCE.replace(before, after, 1))
     assert family_of(folder).name == "scale"
+
+
+def test_a_kernel_may_get_its_name_from_an_option_of_the_compiler(folder: Path) -> None:
+    (folder / "scale.cl").write_text(SOURCE.replace("void scale(", "void CHOSEN("))
+    options = 'name = "scale"\nbuild_options = ["-DCHOSEN=scale"]'
+    assert family_of(folder, FILE.replace('name = "scale"', options)).name == "scale"
+
+
+def test_where_nothing_is_right_the_advice_is_a_command(folder: Path) -> None:
+    problem = family_of(folder).problem_type.parse("37")
+    assert remedy_text(problem, "some-phone") == f"run `autotune check {folder / 'scale.toml'}`, which says more"
 
 
 def test_a_template_that_is_none_is_named_with_its_line(folder: Path) -> None:
