@@ -48,7 +48,7 @@ def _faults(file: KernelFile, launch: LaunchEntry, declared: Sequence[Argument],
     for name, argument in zip(given, declared, strict=False):
         entry = file.arguments[name]
         is_memory = argument.is_pointer or is_image(argument)
-        changed = rf"\b(?:define|typedef\b.*)\s+{argument.type}\b|-D\s*{argument.type}\b"
+        changed = rf"\b(?:define|typedef\b[^\n]{{0,200}})\s+{argument.type}\b|-D\s*{argument.type}\b"
         kind = C_TYPES.get(argument.type, "")
         if re.search(changed, f"{text}\n{file.build_options}") or argument.type in (*file.parameters, *file.defines):
             continue
