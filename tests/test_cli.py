@@ -325,6 +325,7 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         (("lookup", "--device", "cup", "8", "8", "8"), "(did you mean cpu?)"),
         (("lookup", "--device", "turnip", "8", "8", "8"), "no device fits 'turnip'"),
         (("lookup", "--device", "730", "512", "768", "sum"), "; or add --family reduce)"),
+        (("run", "--device", "cpu", "--shape", "64,1,64 q4_0", "--trials", "1"), "; or add --family qgemm)"),
         (("export", "--format", "josn"), "(did you mean json?)"),
     ],
 )

@@ -23,7 +23,7 @@ from autotune.cli.interrupts import Interrupts, tell_stopped
 from autotune.cli.output import plain_compilation, print_json, standard_error, tell
 from autotune.cli.run import check_algorithms, days_text
 from autotune.device.processors import usable_cores
-from autotune.kernels import find_family
+from autotune.kernels import find_family, parse_shape
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 
@@ -149,7 +149,7 @@ def _problems(options: argparse.Namespace) -> list[Problem]:
 
     problem_type = find_family(options.family).problem_type
     default = ",".join([str(DEFAULT_SIZE)] * len(size_names(problem_type)))
-    return [problem_type.parse(text) for text in options.shape or [default]]
+    return [parse_shape(problem_type, text) for text in options.shape or [default]]
 
 
 def _report(options: argparse.Namespace, reports: "list[Report]", *, was_stopped: bool) -> int:

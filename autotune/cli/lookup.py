@@ -11,11 +11,10 @@ from autotune.cli.output import print_json, tell
 from autotune.device.families import FAMILIES
 from autotune.device.identity import is_slug
 from autotune.device.links import split
-from autotune.errors import DeviceSelectionError, NoSuchDeviceError, ProblemError, TableError, did_you_mean
-from autotune.kernels import family_names, find_family
+from autotune.errors import DeviceSelectionError, NoSuchDeviceError, TableError, did_you_mean
+from autotune.kernels import find_family, parse_shape
 from autotune.lookup.predictor import FAVOURS
 from autotune.model.device import Device
-from autotune.model.problem import Problem
 from autotune.model.trial import time_text
 
 if TYPE_CHECKING:
@@ -43,7 +42,8 @@ MOST_NAMED = 8
 
 def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned]":
     """Look up SHAPE for --device in --table, --db or the user's database. Raises AutotuneError."""
-    problem = _parse_shape(options.family, options.shape)
+    text = ",".join(re.findall(r"[^\s,]+", " ".join(options.shape)))
+    problem = parse_shape(find_family(options.family).problem_type, text)
     table = open_table(options.table or options.db)
     device = named_or_guessed_device(options.device, table.devices)
     known = [one.slug for one in table.devices]
@@ -117,26 +117,6 @@ def open_table(place: str | None) -> "TuningTable":
     with Store.open(place, read_only=True) as store:
         devices, predictors = store.devices(), all_predictors(store)
         return TuningTable(devices, entries_of(devices, store.best()), source=store.location, predictors=predictors)
-
-
-def _parse_shape(family: str, shape: Sequence[str]) -> Problem:
-    """Parse the shape. Raises ProblemError, with a hint if the shape is one of another family."""
-    text = ",".join(re.findall(r"[^\s,]+", " ".join(shape)))
-    try:
-        return find_family(family).problem_type.parse(text)
-    except ProblemError as error:
-        others = [name for name in family_names() if _is_shape(name, text)]
-        if not others:
-            raise
-        raise ProblemError(error.message, hint=f"{error.hint}; or add --family {others[0]}") from error
-
-
-def _is_shape(family: str, text: str) -> bool:
-    try:
-        find_family(family).problem_type.parse(text)
-    except ProblemError:
-        return False
-    return True
 
 
 @command(

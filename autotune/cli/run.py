@@ -15,7 +15,7 @@ from autotune.cli.models import is_model, read_model, tokens_of
 from autotune.cli.output import print_result, require_winners, standard_error, tell, tell_excluded_defaults
 from autotune.device.links import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
-from autotune.kernels import find_family
+from autotune.kernels import find_family, parse_shape
 from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.problem import Problem
@@ -237,7 +237,7 @@ def read_requests(
 def _parse_shapes(problem_type: type[Problem], shapes: Sequence[str]) -> list[Problem]:
     """Parse shapes. Raises ProblemError, or UsageError with the right spelling for sizes given as separate words."""
     try:
-        return [problem_type.parse(text) for text in shapes]
+        return [parse_shape(problem_type, text) for text in shapes]
     except ProblemError as error:
         joined = ",".join(shapes)
         if len(shapes) > 1 and "," not in "".join(shapes):

@@ -16,6 +16,7 @@ from autotune.errors import ProblemError, UsageError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from autotune.model.problem import Problem
     from autotune.space.family import KernelFamily
 
 DEFAULT_FAMILY = "gemm"
@@ -50,6 +51,25 @@ def find_family(name: str) -> "KernelFamily":
 def family_names() -> list[str]:
     """Return the names of all kernel families, sorted."""
     return sorted({*_built_in_names(), *families_of_files(), *_entry_points()})
+
+
+def parse_shape(problem_type: "type[Problem]", text: str) -> "Problem":
+    """Return the problem of a shape. Raises ProblemError, with a hint if the shape is one of another family."""
+    try:
+        return problem_type.parse(text)
+    except ProblemError as error:
+        others = [name for name in family_names() if _is_shape(name, text)]
+        if not others:
+            raise
+        raise ProblemError(error.message, hint=f"{error.hint}; or add --family {others[0]}") from error
+
+
+def _is_shape(family: str, text: str) -> bool:
+    try:
+        find_family(family).problem_type.parse(text)
+    except ProblemError:
+        return False
+    return True
 
 
 def is_family(name: str) -> bool:
