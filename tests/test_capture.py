@@ -218,6 +218,25 @@ def test_who_ends_a_capture_ends_the_program_and_keeps_what_it_launched(
     assert not [*(tmp_path / "out").glob(".*")]
 
 
+def test_a_program_that_ends_in_order_when_it_is_asked_to_is_not_run_again(tmp_path: Path) -> None:
+    text = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        "open('runs', 'a').write('once ')\n"
+        "print('waits', flush=True)\n"
+        "while open('runs').read() == 'once ': time.sleep(0.1)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "autotune", "capture", "-o", "out", "--", sys.executable, "-c", text],
+        cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as capture:  # fmt: skip
+        assert capture.stdout and capture.stdout.readline() == "waits\n"
+        capture.terminate()
+        _, told = capture.communicate(timeout=200)
+    assert "ended with status 143, and called no OpenCL function" in told
+    assert (tmp_path / "runs").read_text() == "once "
+
+
 @needs_headers
 def test_without_layers_the_library_is_preloaded(
     launches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendors: str

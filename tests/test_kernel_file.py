@@ -15,6 +15,7 @@ import pytest
 
 import autotune
 from autotune.cli import main
+from autotune.display.words import remedy_text
 from autotune.errors import BuildError, ConfigurationError, ProblemError, UsageError
 from autotune.kernel_file.draft import draft
 from autotune.kernel_file.family import FileFamily
@@ -371,11 +372,14 @@ def test_arguments_other_than_the_kernel_declares_are_refused(
     ("before", "after"),
     [
         ("int n)", "uint n)"),
+        ("float *x", "float x[]"),
+        ("float *x", "float x[restrict 8]"),
         ("kernel void scale(", "#define number int\nkernel void scale("),
         ("int n) {", "long n) {\n#define long int\n"),
         ("int n) {", "\n#if GROUP > 0\n    int n\n#else\n    long n, int m\n#endif\n) {"),
         ("float factor, int n) {", "REST) {\n#define REST float factor, int n\n"),
         ("kernel void scale(", "#define KERNEL(name) kernel void name\nKERNEL(scale)("),
+        ("kernel void scale(", "#define KERNEL(name) kernel void sc##name\nKERNEL(ale)("),
     ],
 )
 def test_arguments_that_the_preprocessor_decides_are_left_to_the_compiler(
@@ -384,6 +388,24 @@ def test_arguments_that_the_preprocessor_decides_are_left_to_the_compiler(
     assert before in SOURCE
     (folder / "scale.cl").write_text(SOURCE.replace(before, after, 1))
     assert family_of(folder).name == "scale"
+
+
+def test_a_source_that_is_made_to_hang_the_comparison_of_arguments_is_read_at_once(folder: Path) -> None:
+    (folder / "scale.cl").write_text(f"{SOURCE}// {'/* ' * 100_000}\nint a = 1; {'typedef ' * 30_000}{'/* ' * 200_000}")
+    began = time.process_time()
+    family_of(folder)
+    assert time.process_time() - began < 20.0
+
+
+def test_a_kernel_may_get_its_name_from_an_option_of_the_compiler(folder: Path) -> None:
+    (folder / "scale.cl").write_text(SOURCE.replace("void scale(", "void CHOSEN("))
+    options = 'name = "scale"\nbuild_options = ["-DCHOSEN=scale"]'
+    assert family_of(folder, FILE.replace('name = "scale"', options)).name == "scale"
+
+
+def test_where_nothing_is_right_the_advice_is_a_command(folder: Path) -> None:
+    problem = family_of(folder).problem_type.parse("37")
+    assert remedy_text(problem, "some-phone") == f"run `autotune check {folder / 'scale.toml'}`, which says more"
 
 
 def test_a_template_that_is_none_is_named_with_its_line(folder: Path) -> None:
@@ -687,6 +709,7 @@ def test_init_guesses_what_the_source_leaves_to_its_build(folder: Path) -> None:
         "kernel void (((( " * 5000 + "{",
         ("kernel void" + " a(" * 1200 + "{") * 20,
         ("kernel void " + "a))" * 1300 + "{") * 20,
+        "/* " * 200_000,
     ],
 )
 def test_a_source_that_is_made_to_hang_the_draft_is_refused_at_once(tmp_path: Path, text: str) -> None:

@@ -114,7 +114,10 @@ def test_one_worker_offers_every_phone_on_a_cable_and_they_share_a_job(
         server.add("FAKE3").state = "unauthorized"
         processes.start_service()
         processes.start_worker("--device", "adb")
-        (device,) = _await(lambda: (seen := client.devices()) and len(seen[0]["stations"]) == 2 and seen)
+        idle = ["idle", "idle"]  # else the first might be done before the second has begun
+        (device,) = _await(
+            lambda: (seen := client.devices()) and [s["state"] for s in seen[0]["stations"]] == idle and seen
+        )
         first, second = device["stations"]
         assert first["worker"] == second["worker"] == "w1" and first["selector"] != second["selector"]
         job = client.submit(device["slug"], shapes=SHAPES, family="reduce", trials=8, algorithms=["serial"])

@@ -216,6 +216,21 @@ def test_jobs_go_on_with_the_new_driver_of_their_worker(stores: tuple[Store, Sto
     assert [taken(two, models[1]).number for _ in REQUESTS] == [0, 1, 2]
 
 
+def test_a_job_is_cancelled_in_the_queue_of_the_former_driver_too(stores: tuple[Store, Store], postgresql: str) -> None:
+    one, two = stores
+    models = [model_of(device) for device in (DEVICE, replace(DEVICE, driver="next"))]
+    one.workers.enrol("w1", "its secret", DEVICE)
+    job_id = one.jobs.add(NEW)
+    begun = taken(one, models[0])
+    assert two.jobs.take(DEVICE.slug, "w2", models[1]) is None  # moves the others
+    one.workers.enrol("w1", "its secret", replace(DEVICE, driver="next"))
+    two.jobs.cancel(job_id)
+    assert [status for _, status in entries(postgresql)] == ["doing"]
+    assert one.jobs.beat().cancelled == {begun.id}
+    one.jobs.requeue(begun, 1.0, "")
+    assert entries(postgresql) == []
+
+
 def test_jobs_of_a_service_without_a_queue_are_queued(postgresql: str) -> None:
     with Store.open(postgresql) as old:
         old.add_device(DEVICE)

@@ -103,8 +103,9 @@ def record(command: Sequence[str], folder: Path, most_bytes: int) -> tuple[list[
     status = 0
     # The loader's layers see every call, also those of libraries that the program loads itself.
     for loaded in ({"OPENCL_LAYERS": str(library)}, {"LD_PRELOAD": str(library)}):
-        status = _run(command, {**loaded, "AUTOTUNE_CAPTURE": str(folder), "AUTOTUNE_CAPTURE_BYTES": str(most_bytes)})
-        if any(folder.iterdir()) or -status in _ENDING:
+        told = {"AUTOTUNE_CAPTURE": str(folder), "AUTOTUNE_CAPTURE_BYTES": str(most_bytes)}
+        status, was_ended = _run(command, {**loaded, **told})
+        if any(folder.iterdir()) or was_ended:
             break
     if not any(folder.iterdir()):
         raise AutotuneError(
@@ -148,7 +149,8 @@ def find_compiler() -> list[str]:
     )
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
+def _run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, bool]:
+    """Run a program; return its exit status, and whether somebody ended it, directly or through this process."""
     layers = os.environ.get("OPENCL_LAYERS")
     if layers and "OPENCL_LAYERS" in variables:
         variables = {**variables, "OPENCL_LAYERS": f"{variables['OPENCL_LAYERS']}:{layers}"}
@@ -156,28 +158,32 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
         process = subprocess.Popen(command, env={**os.environ, **_BINARY_CACHES, **variables})  # noqa: S603
     except OSError as error:
         raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
-    with _passing_signals(process):
+    with _passing_signals(process) as asked:
         while True:
             try:
-                return process.wait()
+                status = process.wait()
             except KeyboardInterrupt:  # the terminal sends it to the program, too
-                continue
+                asked.append(signal.SIGINT)
+            else:
+                return status, bool(asked) or -status in _ENDING
 
 
 @contextmanager
-def _passing_signals(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """While entered, SIGTERM and SIGHUP end the program, and this process goes on; a second one kills the program."""
-    asked = False
+def _passing_signals(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
+    """While entered, SIGTERM and SIGHUP end the program, and this process goes on; a second one kills the program.
+
+    Gives the signals that have come so far.
+    """
+    asked: list[int] = []
 
     def end(number: int, _: FrameType | None) -> None:
-        nonlocal asked
         process.send_signal(signal.SIGKILL if asked else number)
-        asked = True
+        asked.append(number)
 
     numbers = [n for n in _ENDING if n != signal.SIGKILL and signal.getsignal(n) is not signal.SIG_IGN]
     former = {number: signal.signal(number, end) for number in numbers}
     try:
-        yield
+        yield asked
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

@@ -49,7 +49,7 @@ class Argument:
 
     @property
     def is_pointer(self) -> bool:
-        return "*" in self.text
+        return "*" in self.text or "[" in self.text
 
     def has(self, *words: str) -> bool:
         return any(re.search(rf"\b(?:__)?{word}\b", self.text) for word in words)
@@ -147,14 +147,15 @@ def heads(text: str) -> Iterator[re.Match[str]]:
 
 def without_comments(text: str) -> str:
     """Return a source without comments, with the same lines."""
-    return re.sub(r"//[^\n]*|/\*.*?\*/", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
+    return re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
 
 
 def declared_arguments(text: str, body: str) -> Iterator[Argument]:
     """Yield the arguments that a kernel declares, from the text between its parentheses and that of its body."""
     qualifiers = r"\b(?:__)?(?:const|restrict|volatile|global|local|constant|private|read_only|write_only|unsigned)\b"
     for part in filter(None, map(str.strip, re.sub(r"(?m)^[ \t]*#.*$", "", text).split(","))):
-        words = re.findall(r"\w+", re.sub(qualifiers, " ", re.sub(r"__attribute__\s*\(\(.*?\)\)", "", part)))
+        plain = re.sub(r"__attribute__\s*\(\(.*?\)\)|\[[^\]]*\]", "", part)
+        words = re.findall(r"\w+", re.sub(qualifiers, " ", plain))
         unsigned = "u" if re.search(r"\bunsigned\b", part) else ""
         kind = f"{unsigned}{words[0] if len(words) > 1 else 'int'}" if words else "int"
         name = words[-1] if words else "unnamed"

@@ -138,7 +138,7 @@ class FileFamily(KernelFamily):
         self.template_files = texts  # type: ignore[misc]
         self._check_use(texts[f"{file.name}.cl.j2"])
         check_signatures(file)
-        self.remedy = f"autotune check {file.path} says more"  # type: ignore[misc]
+        self.remedy = f"run `autotune check {file.path}`, which says more"  # type: ignore[misc]
 
     @property
     def requests(self) -> list[Request]:

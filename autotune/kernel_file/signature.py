@@ -25,7 +25,8 @@ def _check(file: KernelFile, launch: LaunchEntry, sources: Sequence[str]) -> Non
         return
     text = without_comments("\n".join(with_includes(inside(file.path.parent, name)) for name in sources))
     known = {head["name"]: head for head in heads(text)}
-    if known and launch.kernel not in re.findall(r"\w+", text):
+    is_made = "##" in text or any(launch.kernel in option for option in file.build_options)
+    if known and not is_made and launch.kernel not in re.findall(r"\w+", text):
         raise UsageError(f"{file.path}: no source has a kernel {launch.kernel}", hint=f"there are {', '.join(known)}")
     found = [head["arguments"] for head in heads(text) if head["name"] == launch.kernel]
     if len(found) != 1 or re.search(r"[#(]", found[0]):
@@ -47,7 +48,7 @@ def _faults(file: KernelFile, launch: LaunchEntry, declared: Sequence[Argument],
     for name, argument in zip(given, declared, strict=False):
         entry = file.arguments[name]
         is_memory = argument.is_pointer or is_image(argument)
-        changed = rf"\b(?:define|typedef\b.*)\s+{argument.type}\b|-D\s*{argument.type}\b"
+        changed = rf"\b(?:define|typedef\b[^\n]{{0,200}})\s+{argument.type}\b|-D\s*{argument.type}\b"
         kind = C_TYPES.get(argument.type, "")
         if re.search(changed, f"{text}\n{file.build_options}") or argument.type in (*file.parameters, *file.defines):
             continue

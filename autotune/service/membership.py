@@ -67,7 +67,7 @@ class Membership(Generic[_Searches]):
         self._on_beat(searches, self._jobs.beat())  # before this service counts as fresh
         self._beaten = began
         if count := self._jobs.recover(None):
-            _LOG.info("%d problems of services that do not answer are queued again", count)
+            _LOG.info("%d problems are queued again: of services that do not answer, or for a new driver", count)
 
     def _keep(self) -> None:
         while not self._is_over:

@@ -291,7 +291,7 @@ class JobLedger:
         def call_off(session: Session) -> None:
             job = session.get_one(JobRow, job_id)
             if self._queue is not None and job.state == JobState.CANCELLED.value:
-                self._queue.cancel(session, job_id, {queue_of(job.device), queue_of(job.device, job.model)})
+                self._queue.cancel(session, job_id)
 
         was_open = self._transactions.write(work)
         if self._queue is not None:

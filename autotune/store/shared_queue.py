@@ -11,7 +11,7 @@ way, and it skips entries that are locked.
 """
 
 import hashlib
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -170,12 +170,16 @@ class SharedQueue(Queue):
         for job in self._taken(session, problem):
             self.put_back(session, job, queue)
 
-    def cancel(self, session: Session, job_id: int, queues: Iterable[str]) -> None:
-        """Remove the queued problems of a job, and tell the services that search the others to stop."""
-        jobs = manager(session)
-        for job in [job for queue in queues for job in jobs.list_jobs(queue=queue)]:
-            if job.task_kwargs["job"] == job_id and job.id is not None:
-                jobs.cancel_job_by_id(job.id, abort=True, delete_job=True)
+    def cancel(self, session: Session, job_id: int) -> None:
+        """Remove the queued problems of a cancelled job, and tell the services that search the others to stop.
+
+        They are looked for in all queues, since after an update of a driver they may be in that of the former model.
+        What another transaction has locked is left to it: it finds the job cancelled.
+        """
+        chosen = "task_name = :task AND CAST(args->>'job' AS bigint) = :job FOR UPDATE SKIP LOCKED"
+        query = text(f"SELECT id FROM procrastinate_jobs WHERE {chosen}")  # noqa: S608 - no input
+        for entry in session.scalars(query, {"task": self.task, "job": job_id}).all():
+            manager(session).cancel_job_by_id(entry, abort=True, delete_job=True)
 
     def lost(self, session: Session, searched: Collection[int] | None) -> list[int]:
         """Return problems that were taken and that nobody searches: stalled, or ours and not among `searched`."""
