@@ -30,7 +30,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Role
 from autotune.model.trial import Trial, TrialState
 from autotune.space.search_space import SearchSpace
-from autotune.testing import Sample
+from autotune.testing import Sample, covering_sample
 from factories import LARGE_GPU, PHONE, PROCESSOR, quick_job, spoil_sources
 from test_gate import SPOILED_WORKER, Oclgrind
 from untraced import untraced
@@ -254,7 +254,8 @@ class TestConfigurations:
     def test_the_default_is_more_than_the_baseline(self, device: str) -> None:
         shapes = ("64,1,256 q4_0", "2048,1,2048 q4_k", "2048,4,2048 q6_k int8", "8192,512,2048 q8_0 float16")
         arrays = ("2048,1,2048 int4-g32", "4096,4,4096 int4z-g128 int8", "4096,64,4096 int4-g128 float16")
-        others = ("24,1,256 mxfp4", "2880,4,2880 mxfp4 experts=32 int8", *arrays)
+        few_rows = ("1,1,2048 q4_0", "1,64,160 int4-g32 int8", "2,3,256 q6_k float16", "4,9,32 mxfp4 experts=3")
+        others = ("24,1,256 mxfp4", "2880,4,2880 mxfp4 experts=32 int8", *arrays, *few_rows)
         for problem in map(QGemmProblem.parse, (*shapes, *others)):
             default = FAMILY.default(problem, DEVICES[device], ())
             assert default.algorithm != "naive", problem.label
@@ -322,6 +323,18 @@ class TestConfigurations:
                 space = SearchSpace(FAMILY, QGemmProblem.parse(shape), variant, algorithms=[algorithm])
                 missing -= {(n, v) for n, _ in missing for v in space.occurring(algorithm, n)}
         assert missing == set()
+
+    def test_parts_of_k_of_many_experts_stay_small(self) -> None:
+        """Each expert may have a tile of its own, however few columns it has."""
+        problem = QGemmProblem.parse("1024,128,4096 q4_0 experts=64")
+        space = SearchSpace(FAMILY, problem, NVIDIA, algorithms=["local_tile"])
+        sizes = [
+            buffer.size_bytes
+            for sample in covering_sample([space], "local_tile", strength=2, seed=1)
+            for buffer in FAMILY.plan(problem, sample.configuration).buffers
+            if buffer.name == "c_parts"
+        ]
+        assert sizes and max(sizes) <= 2**25
 
 
 class TestPlans:

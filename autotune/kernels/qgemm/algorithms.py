@@ -249,7 +249,9 @@ _LOCAL_TILE = Algorithm(
             "the last work-group joins the parts, where there are any, and there is one version of OpenCL C",
         ),
         constraint(
-            "split_leaves_work", "split_k == 1 or (k >= 128 * split_k and n * m * split_k <= 8388608)",
+            "split_leaves_work",
+            "split_k == 1 or (k >= 128 * split_k and (n + (experts - 1) * work_group_n * micro_tile_n) * m * split_k"
+            " <= 8388608)",
             "each part of k holds at least four units, and the parts of the output fit 32 MiB",
         ),
         constraint(

@@ -175,11 +175,12 @@ def _of_large_gpu(device: _Device) -> _Listed:
                 unroll=4 // rows,
             )  # fmt: skip
             yield integers, {**_columns(columns, 1), "least_m": needed[rows]}
-    for lanes in (16, 8, 4):
+    # The last two are for fewer rows than most work-groups have.
+    for lanes, groups in ((16, 8), (8, 8), (4, 8), (32, 1), (4, 1)):
         for whole in (0, 1):
             # Without dot products floats and integers are multiplied by the same configuration.
             numbers = {} if device.integer_dot == "off" else {"is_whole": whole}
-            yield _shared(device, whole, lanes=lanes, groups=8, rows=1, columns=1, chunk=1), numbers
+            yield _shared(device, whole, lanes=lanes, groups=groups, rows=1, columns=1, chunk=1), numbers
 
 
 def _by_matrices(units: int) -> _Listed:
@@ -289,8 +290,8 @@ def _shared(
 ) -> Configuration:  # fmt: skip
     return Configuration.of(
         "shared_rows", layout="rows", lanes=lanes, work_group_m=groups, micro_tile_m=rows, micro_tile_n=columns,
-        chunk=chunk, unroll=unroll, x_storage=x_storage, sums=sums, join=device.join if lanes > 1 else "tree",
-        standard="none", wave_size="any", **_arithmetic(device, whole, decode),
+        chunk=chunk, unroll=unroll, x_storage=x_storage, sums=sums, standard="none", wave_size="any",
+        join=device.join if lanes * groups % 32 == 0 else "tree", **_arithmetic(device, whole, decode),
     )  # fmt: skip
 
 
