@@ -35,13 +35,6 @@ int dot_acc_sat_4x8packed_ss_int(const uint a, const uint b, const int sum)
     asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(sum));
     return result;
 }
-#elif defined(group_x)
-#pragma OPENCL EXTENSION cl_khr_fp16 : enable
-half4 read_imageh(__read_only image1d_buffer_t image, const int at)
-{
-    const float4 pixel = read_imagef(image, at);
-    return (half4)((half)pixel.s0, (half)pixel.s1, (half)pixel.s2, (half)pixel.s3);
-}
 #endif
 #else
 #define half _Float16

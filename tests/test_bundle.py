@@ -848,6 +848,8 @@ def test_facts_that_end_the_agent_are_told_as_such(imitation: Imitation, tmp_pat
 
 
 def test_few_of_the_outputs_that_differ_in_every_run_come_along(imitation: Imitation, tmp_path: Path) -> None:
+    (tmp_path / "work").write_bytes(imitation[2])
+    _set_budget(tmp_path / "work", 2.0)  # enough for several runs of each on a busy machine
     assert _imitated(imitation, tmp_path, AUTOTUNE_FAKE_COUNTS="1").returncode == 0
     runs: dict[bytes, list[int]] = defaultdict(list)
     for frame in _outputs((tmp_path / NAME).read_bytes()):
