@@ -22,7 +22,7 @@ from autotune import store as store_module
 from autotune.cli import serve
 from autotune.errors import DatabaseAwayError, RefusedError, StoreError, UnreachableError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.model.trial import Job, Request, Trial
+from autotune.model.trial import Job, Request
 from autotune.remote import Client
 from autotune.service import core
 from autotune.service.core import Service
@@ -156,30 +156,6 @@ def test_searches_go_on_in_another_process_when_theirs_is_killed(tmp_path: Path)
         assert worker.jobs[0].configuration in [stored.trial.configuration for stored in trials]
         searched = [stored.trial.configuration for stored in trials if stored.purpose == "search"]
         assert len(searched) == len(set(searched))
-        assert len(worker.jobs) == len(trials)
-        assert store.in_flight() == [] == store.quarantined()
-
-
-def test_a_result_that_was_accepted_as_its_search_was_killed_is_delivered_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finish, killed = Assignment.finish, list[int]()
-    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
-
-        def finished(assignment: Assignment, trial: Trial) -> None:
-            if killed:
-                finish(assignment, trial)
-            else:
-                killed.extend(server.service._processes.pids)
-                os.kill(killed[0], signal.SIGKILL)
-
-        monkeypatch.setattr(Assignment, "finish", finished)
-        with offering(server.url) as worker:
-            job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=5, algorithms=["microtile"])
-            wait_for(lambda: client.job(job["id"])["state"] == "done")
-        store = server.service.store
-        trials = store.trials(DEVICE.slug, "gemm")
-        assert worker.jobs[0].configuration in [stored.trial.configuration for stored in trials]
         assert len(worker.jobs) == len(trials)
         assert store.in_flight() == [] == store.quarantined()
 

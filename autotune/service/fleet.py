@@ -312,12 +312,11 @@ class Fleet:
         self._on_change()
 
     def withdraw(self, station: Station) -> None:
-        """Remove a station whose search is gone. Its worker registers anew, and delivers what that may not have stored.
-
-        That is the result accepted last and, once measured, that of the trial in hand; both are late, and stored once.
-        """
+        """Take a station from a search that is gone; what its worker still delivers is late, and stored."""
         station.assignment = None
-        self.lose(station, "the process of its search has ended")
+        station.is_ready = False
+        station.turn.set()  # its next turn shows whether its worker has something in hand
+        self.release(station)
 
     def lose(self, station: Station, why: str) -> None:
         """Remove a station that is gone, and with it the trial that it was measuring, which may be the reason."""
