@@ -9,8 +9,9 @@ from autotune.kernels.qgemm import FAMILY, QGemmProblem
 from autotune.lookup import TuningTable
 from autotune.model.device import Device
 from autotune.store import Store
+from factories import winner
 from stand_in import LIMITS
-from test_c_package import Library, check_choice, pytestmark, winner
+from test_c_package import Library, check_choice, pytestmark
 from untraced import untraced
 
 __all__ = ["pytestmark"]

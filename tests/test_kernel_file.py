@@ -611,7 +611,7 @@ kernel void scale(global const float *x, global float *y, float factor, int n) {
     const int at = get_global_id(0), lane = get_local_id(0);
     sums[lane] = at < n ? x[at] : 0.0f;
     const float next = sums[(lane + 1) % get_local_size(0)];
-    if (at < n) y[at] = factor * x[at] + 0.0f * x[at + 1] + 0.0f * next;
+    if (at < n) y[at] = factor * x[at] + fmin(fabs(x[at + 1]), 0.0f) + fmin(fabs(next), 0.0f); /* 0 of whatever */
 }
 kernel void plain(global const float *x, global float *y, float factor, int n) {
     y[get_global_id(0)] = factor * x[get_global_id(0)];

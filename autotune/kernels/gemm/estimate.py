@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.kernels.combination import is_one_launch
-from autotune.kernels.gemm.matrix_algorithm import SUB_GROUP
+from autotune.kernels.matrix_units import SUB_GROUP
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression

@@ -9,18 +9,16 @@ from autotune.kernels.gemm.algorithms import (
     modes_where,
     rows_to_do,
 )
+from autotune.kernels.matrix_units import ITEMS, SUB_GROUP, SUB_GROUPS_TILE
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, constraint, parameter
 
-SUB_GROUP = 32
-"""Work-items whose registers together hold the operands of a matrix unit."""
 _REGISTERS_BESIDES = 64
 """Registers of a work-item for operands and addresses; a compute unit has 65,536."""
 _ROW_BYTES = 16
 """Bytes that one copy moves; rows of operands start at multiples of it."""
 _MODES = modes_where(lambda mode: mode.operand.name in ("float16", "int8"))
 _FLOAT16 = modes_where(lambda mode: mode.operand.name == "float16")
-_ITEMS = f"({SUB_GROUP} * (macro_tile_m // sub_group_tile_m) * (macro_tile_n // sub_group_tile_n))"
 _GROUPS = "((m + macro_tile_m - 1) // macro_tile_m * ((n + macro_tile_n - 1) // macro_tile_n) * batch * split_k)"
 _AS_THEY_ARE = " and ".join(
     [
@@ -31,7 +29,7 @@ _AS_THEY_ARE = " and ".join(
 
 
 def _shared_evenly(width: str) -> str:
-    return f"{width} * tile_k * element_bytes % ({_ROW_BYTES} * max({_ITEMS}, 1)) == 0"
+    return f"{width} * tile_k * element_bytes % ({_ROW_BYTES} * max({ITEMS}, 1)) == 0"
 
 
 MATRIX_TILE = Algorithm(
@@ -64,20 +62,10 @@ MATRIX_TILE = Algorithm(
             "rows do not start at multiples of 16 bytes, or the k of int8 does not lie in them",
         ),
         constraint("padding_helps", f"edges == 'guard' or not ({_AS_THEY_ARE})", "rows are aligned as they are"),
-        constraint(
-            "sub_groups_tile_work_group",
-            "macro_tile_m % sub_group_tile_m == 0 and macro_tile_n % sub_group_tile_n == 0",
-            "sub-groups do not tile the work-group",
-        ),
-        constraint(
-            "work_group_fits_device",
-            f"{2 * SUB_GROUP} <= {_ITEMS} and {_ITEMS} <= min(512, max_work_group_size) "
-            f"and {_ITEMS} <= max_work_group_0",
-            "a compute unit would be half idle, or the device does not allow so many work-items",
-        ),
+        *SUB_GROUPS_TILE,
         accumulators_fit(
             f"sub_group_tile_m * sub_group_tile_n <= 4096 "
-            f"and {_ITEMS} * (sub_group_tile_m * sub_group_tile_n // {SUB_GROUP} + {_REGISTERS_BESIDES}) <= 65536"
+            f"and {ITEMS} * (sub_group_tile_m * sub_group_tile_n // {SUB_GROUP} + {_REGISTERS_BESIDES}) <= 65536"
         ),
         constraint(
             "matrices_fill_tile",
@@ -120,7 +108,7 @@ MATRIX_TILE = Algorithm(
         ),
     ),
     features=(
-        Expression(_ITEMS),
+        Expression(ITEMS),
         Expression("sub_group_tile_m * sub_group_tile_n"),
         Expression("macro_tile_m * macro_tile_n"),
         Expression("stages * tile_k"),

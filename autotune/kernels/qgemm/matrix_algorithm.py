@@ -1,17 +1,15 @@
 """The algorithm of QGemm for many columns by matrix units: products of 16 x 8 in one instruction of a sub-group."""
 
 from autotune.kernels.combination import LAST_GROUP
+from autotune.kernels.matrix_units import ITEMS, SUB_GROUPS_TILE
 from autotune.kernels.qgemm.formats import WeightFormat, by_format
 from autotune.space.expression import Expression, by_value
 from autotune.space.family import Algorithm, constraint, parameter
 
-SUB_GROUP = 32
-"""Work-items whose registers together hold the operands of a matrix unit."""
 PIECE = 16
 """Rows of weights that are packed together; the last of an expert are padded to as many."""
 COMBINE = LAST_GROUP + "ptx"
 """How the parts of k are joined: devices with these matrix units have the ordering of PTX."""
-ITEMS = f"({SUB_GROUP} * (macro_tile_m // sub_group_tile_m) * (macro_tile_n // sub_group_tile_n))"
 BY_BLOCK = "(weights == 'q4_k' and mode != 'int8')"
 """Whether it is blocks of 256 weights that are scaled, and the sums of activations are needed for offsets."""
 
@@ -42,16 +40,7 @@ MATRIX_TILE = Algorithm(
         constraint("has_matrix_units", "has_matrix_units == 1", "the device has no matrix units"),
         constraint("matrices_to_do", "m >= 16 and n > 4", "most of every matrix would have nothing to compute"),
         constraint("whole_tiles", "k % tile_k == 0", "the last tile along k would be a part of one"),
-        constraint(
-            "sub_groups_tile_work_group",
-            "macro_tile_m % sub_group_tile_m == 0 and macro_tile_n % sub_group_tile_n == 0",
-            "sub-groups do not tile the work-group",
-        ),
-        constraint(
-            "work_group_fits_device",
-            f"{2 * SUB_GROUP} <= {ITEMS} and {ITEMS} <= min(512, max_work_group_size) and {ITEMS} <= max_work_group_0",
-            "a compute unit would be half idle, or the device does not allow so many work-items",
-        ),
+        *SUB_GROUPS_TILE,
         constraint(
             "sums_fit_registers",
             "sub_group_tile_m * sub_group_tile_n <= 4096",

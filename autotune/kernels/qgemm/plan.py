@@ -3,9 +3,10 @@
 from operator import attrgetter
 
 from autotune.kernels.combination import COUNTERS, SECOND_LAUNCH, standards
+from autotune.kernels.matrix_units import ITEMS
 from autotune.kernels.qgemm.algorithms import MATRIX_LOCAL
 from autotune.kernels.qgemm.formats import UNIT, by_format
-from autotune.kernels.qgemm.matrix_algorithm import BY_BLOCK, ITEMS, PIECE
+from autotune.kernels.qgemm.matrix_algorithm import BY_BLOCK, PIECE
 from autotune.kernels.qgemm.problem import MODES, PACKED_ROW_BYTES, WEIGHT_BYTES
 from autotune.model.plan import Role
 from autotune.model.problem import NUMBER_TYPES
