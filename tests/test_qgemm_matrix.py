@@ -15,6 +15,7 @@ from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.trial import TrialState
+from autotune.runtime.engine import can_be_undone
 from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
 from factories import quick_job
@@ -170,3 +171,11 @@ def test_tiles_are_for_devices_with_matrix_units_and_the_rule_takes_them() -> No
         assert FAMILY.default(problem, LIMITS, ()).algorithm == "matrix_tile"
         assert FAMILY.default(problem, without, ()).algorithm != "matrix_tile"
         assert not len(SearchSpace(FAMILY, problem, without, algorithms=["matrix_tile"]))
+
+
+def test_what_is_packed_for_tiles_by_matrix_units_has_no_way_back() -> None:
+    problem = QGemmProblem.parse("64,32,256 q4_k")
+    for configuration, has_way in ((TILE, False), (with_changes(PLAIN, {}), True)):
+        plan = FAMILY.plan(replace(problem, n=1) if has_way else problem, configuration)
+        packs = [launch for launch in plan.launches if launch.prepares]
+        assert [can_be_undone(launch) for launch in packs] == [has_way]

@@ -313,7 +313,7 @@ class Session:
 
 
 def _local_size(launch: Launch) -> tuple[int, ...] | None:
-    """Return the work-group size; of a single work-item even where the driver may choose: NVIDIA's takes 4 us to."""
+    """Return the work-group size. One work-item has one even if the driver may choose: that takes NVIDIA's 4 us."""
     is_single = launch.local_size is None and math.prod(launch.global_size) == 1
     return launch.global_size if is_single else launch.local_size
 

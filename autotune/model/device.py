@@ -66,7 +66,7 @@ class DeviceLimits:
     max_work_item_sizes: Annotated[tuple[int, ...], Items(MAX_ITEMS, least=2)] = (256, 256, 64)
     local_memory_bytes: int = 16 * 1024
     declared_local_memory_bytes: int = 0
-    """What a kernel may declare of it beyond what the driver reports; 0 if no more."""
+    """Bytes that a kernel may declare of it although the driver reports fewer; 0 where it reports them all."""
     local_memory_is_dedicated: bool = True
     global_memory_bytes: int = 512 * 1024 * 1024
     max_allocation_bytes: int = 128 * 1024 * 1024

@@ -230,7 +230,7 @@ class Engine:
             call=BoundCall(port, program, work, names, fixed, tuple(plan.named_scalars)),
             bound=bound,
             packing=BoundCall(port, program, _part(plan, packs), (constant, packed), {}) if must_pack else None,
-            unpacking=unpacking if self.family.can_unpack and all(map(_can_be_undone, packs)) else None,
+            unpacking=unpacking if self.family.can_unpack and all(map(can_be_undone, packs)) else None,
             packed=buffers.get(packed) or plan.buffers[0],
             views=views,
             packing_number=self._packings.setdefault(layout, len(self._packings)),
@@ -257,7 +257,8 @@ def _part(plan: Plan, launches: Sequence[Launch]) -> Plan:
     return Plan(buffers=plan.buffers, launches=tuple(launches))
 
 
-def _can_be_undone(launch: Launch) -> bool:
+def can_be_undone(launch: Launch) -> bool:
+    """Return whether a launch that prepares an operand has the last argument by which it can undo that."""
     last = launch.arguments[-1]
     return isinstance(last, Scalar) and not last.name and last.value == 0
 

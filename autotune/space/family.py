@@ -140,7 +140,7 @@ class KernelFamily(ABC):
     """Parameters that, besides the launches of a plan, tell how an operand is packed. Kernels of configurations that
     agree on all of that can use the same packed operand."""
     can_unpack: ClassVar[bool] = False
-    """Whether a launch that prepares an operand and has a 0 as its last argument undoes that if it is a 1."""
+    """Whether launches that prepare an operand undo that when their last argument is 1; plans pass 0, or none such."""
     c_export: ClassVar[CExport | None] = None
     """What the export to C needs, if the family has one."""
 

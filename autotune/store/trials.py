@@ -150,6 +150,7 @@ class TrialLedger(Transactions):
         """Add a trial to the ledger, and return whether it was not stored before.
 
         `purpose` is `search`, `final` or `sentinel`. Waits a while if the disk is full.
+
         With its `owner`, the trial is no longer in flight and `next_in_flight` is, as by `begin_trial`, so that both
         wait for the disk once. A trial that crashed or timed out is quarantined; one that ended otherwise takes its
         configuration out of quarantine. A trial added again with the same `identity` (at most 32 characters) is stored
