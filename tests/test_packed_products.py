@@ -96,7 +96,7 @@ def test_a_product_of_pairs_is_right(pocl: Device, shape: str) -> None:
 
 
 @pytest.mark.parametrize("load_width", [1, 2, 4])
-@pytest.mark.parametrize("shape", ["132,140,36 float16-acc16", "140,132,52 tt float16-acc16"])
+@pytest.mark.parametrize("shape", ["132,140,40 float16-acc16", "140,132,56 tt float16-acc16"])
 @untraced()
 def test_a_large_micro_tile_of_pairs_is_right(pocl: Device, shape: str, load_width: int) -> None:
     """Rows of single elements are joined to rows of pairs in words of one, two or four elements."""
