@@ -23,6 +23,7 @@ from autotune import store as store_module
 from autotune.cli import serve
 from autotune.errors import DatabaseAwayError, RefusedError, StoreError, UnreachableError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.model.device import Device
 from autotune.model.trial import Job, Request, Trial
 from autotune.remote import Client
 from autotune.service import core, fleet
@@ -85,11 +86,11 @@ def test_a_worker_that_leaves_while_its_turn_begins_is_answered_at_once() -> Non
     assert asyncio.run(turn()) == (None, "")
 
 
-def a_search(store: Store, troubles: int = 0) -> Search:
+def a_search(store: Store, troubles: int = 0, device: Device = DEVICE) -> Search:
     """Of the next problem, in this process."""
     taken = store.jobs.take(DEVICE.slug, "one")
     assert taken is not None
-    errand = Errand(job=taken[0], problem=taken[1], device=DEVICE, troubles=troubles)
+    errand = Errand(job=taken[0], problem=taken[1], device=device, troubles=troubles)
     return Search(errand, store, lambda *_: None, lambda: False)
 
 
@@ -190,6 +191,22 @@ def test_a_result_is_stored_though_its_search_is_killed_as_it_gets_it(
         assert stored_once(server, worker.jobs)
         store = server.service.store
         assert store.in_flight() == [] == store.quarantined()
+
+
+@pytest.mark.parametrize("is_cpu", [True, False])
+def test_a_search_stores_each_trial_before_it_wants_the_next(store: Store, is_cpu: bool) -> None:
+    """Which is how the service knows that a result is stored."""
+    device = dataclasses.replace(DEVICE, limits=dataclasses.replace(DEVICE.limits, is_cpu=is_cpu))
+    stored: list[int] = []
+
+    def work(job: Job) -> float:
+        stored.append(len(store.trials(DEVICE.slug, "gemm")))
+        return invented_time(job)
+
+    store.add_device(device)
+    store.jobs.add(NEW)
+    a_search(store, device=device).run(FakeWorker(work))
+    assert stored == list(range(len(stored))) and len(stored) > NEW.trials
 
 
 def test_a_result_is_delivered_again_until_its_search_has_stored_it(
