@@ -214,7 +214,8 @@ class Fleet:
     async def _is_stored(self, reported: Assignment) -> bool:
         """Return whether a result was stored by its search, or False when that is gone."""
         try:
-            await asyncio.wait_for(reported.is_settled.wait(), STORED_S)
+            if not self._is_stopped:
+                await asyncio.wait_for(reported.is_settled.wait(), STORED_S)
         except TimeoutError as error:
             raise NotStoredError("the result is not stored yet") from error
         if self._is_stopped:
