@@ -134,6 +134,7 @@ def test_many_parts_of_a_result_are_shared_by_several_work_items(
     configuration = Configuration.of("local_tile", **{**dict(LOCAL_TILE.values), "split_k": parts, **changes})
     few = Configuration.of("local_tile", **{**dict(configuration.values), "split_k": 16})
     combine, of_few = (find_family("gemm").plan(problem, c).launches[1] for c in (configuration, few))
+    assert combine.local_size is not None
     vectors = problem.m * problem.n // (4 if problem.ldc % 4 == 0 and problem.n % 4 == 0 else 1)
     assert of_few.global_size[0] >= vectors > of_few.global_size[0] - combine.local_size[0]
     assert combine.global_size[0] >= 8 * vectors > combine.global_size[0] - combine.local_size[0]

@@ -290,16 +290,3 @@ def test_on_a_shared_device_a_correction_makes_no_best_of_what_was_not_measured_
     assert shared.corrected(took("second", 120.0)).time_ns == pytest.approx(100.0)
     assert shared.corrected(took("third", 300.0)).time_ns == pytest.approx(150.0)
     assert shared.corrected(took("fourth", 90.0)).time_ns == pytest.approx(90.0), "measured fastest"
-
-
-def test_on_a_shared_device_a_trial_counts_by_its_fastest_sample() -> None:
-    shared, own = Drift(is_shared=True), Drift()
-    disturbed = took("default", 140.0, (101.0, 180.0, 140.0, 150.0, 120.0))
-    assert own.corrected(disturbed).time_ns == 140.0
-    assert shared.corrected(disturbed).time_ns == 101.0
-    for drift in (shared, own):
-        drift.observe(took("default", 100.0))
-        drift.observe(took("default", 202.0))
-        drift.observe(took("default", 202.0))
-    assert shared.corrected(took("second", 240.0, (202.0, 260.0, 240.0))).time_ns == pytest.approx(101.0), "not below"
-    assert own.corrected(took("second", 240.0, (202.0, 260.0, 240.0))).time_ns == pytest.approx(240.0 / 2.02)

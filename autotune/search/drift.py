@@ -33,10 +33,7 @@ class Drift:
     """Receives every trial in order, those of the search and those of the sentinel, and corrects their times."""
 
     def __init__(self, *, is_shared: bool = False) -> None:
-        """`is_shared` if other programs slow the device down for moments, as they do a CPU.
-
-        A trial then counts by its fastest sample.
-        """
+        """`is_shared` if other programs slow the device down for moments, as they do a CPU."""
         self._is_shared = is_shared
         self.slowdown = 1.0
         """Time of a call now as a multiple of that at the device's first trial."""
@@ -50,7 +47,7 @@ class Drift:
         """Complete trials since the last run of the sentinel, as measured."""
         self._suspected: float | None = None
         self._fastest_ns = math.inf
-        """Shortest time of the search, not divided by any slowdown."""
+        """Shortest time of the search, as measured."""
 
     @property
     def is_suspected(self) -> bool:
@@ -68,7 +65,7 @@ class Drift:
             return trial
         if self.sentinel is None:
             self._anchor(trial)
-        self._fastest_ns = min(self._fastest_ns, self._divided(trial, 1.0).time_ns)
+        self._fastest_ns = min(self._fastest_ns, trial.time_ns)
         self._since.append(trial)
         return self.scaled(trial)
 
@@ -82,8 +79,7 @@ class Drift:
         Otherwise a trial that ran in a quiet moment, between runs of the sentinel in busy ones, would become the best
         by its correction.
         """
-        if self._is_shared and trial.measurement is not None:
-            trial = dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, time_ns=_pace(trial)))
+        if self._is_shared and slowdown > 1.0 and trial.measurement is not None:
             slowdown = min(slowdown, max(1.0, trial.time_ns / self._fastest_ns))
         return _divided(trial, slowdown)
 
