@@ -353,12 +353,11 @@ def _overhead() -> str:
 
 
 def _real_searches() -> str:
-    shapes = result("real_search_h200_shapes")
-    device = shapes["conditions"]["device"]
-    searches = [(f"{device}, {shape}", repeats) for shape, repeats in shapes["shapes"].items()]
-    searches += [(f"{device}, {shape}, with tables", repeats) for shape, repeats in shapes["with_tables"].items()]
-    pocl = result("real_search_pocl")
-    searches += [(f"{pocl['conditions']['device']}, {shape}", repeats) for shape, repeats in pocl["shapes"].items()]
+    searches = [
+        (f"{found['conditions']['device']}, {shape}", repeats)
+        for found in map(result, ("real_search_h200_shapes", "real_search_h100", "real_search_pocl"))
+        for shape, repeats in found["shapes"].items()
+    ]
     lines = [
         [what, trials, _ratio(after["median"]), _ratio(after["least"])]
         for what, repeats in searches
@@ -371,8 +370,7 @@ def _real_searches() -> str:
         "Real searches",
         "The share of the best known speed that the fastest single trial reaches, three to five seeds, and what the "
         "finals chose after 50 trials, on the processor after 100. The first trial is the default. Nothing was known "
-        "before, but in the row with tables: there the published ones, which hold this size. On a processor single "
-        "times err by more than is left to gain, which is why finals decide.",
+        "before. On a processor single times err by more than is left to gain, which is why finals decide.",
         "scripts/bench_real_search --device nvidia --part repeats --finals --without-tables --shape 1000,1000,1000 "
         "--trials 50 --long 200",
         _table(["device and product", "trials", "median", "least"], lines),
