@@ -645,3 +645,15 @@ def test_atomics_order_work_groups_where_the_driver_promises_it(
         raw_answers[0x40, 0x1063] = [capabilities]
     (found,) = devices_of({"type": 4, "version": version, "int_ptr": 0x40})
     assert found.limits.ordering_standard == standard
+
+
+@pytest.mark.parametrize(
+    ("capability", "kibibytes"), [((7, 5), 0), ((8, 0), 144), ((8, 9), 96), ((9, 0), 144), ((12, 0), 96)]
+)
+def test_how_much_local_memory_a_kernel_may_declare_follows_from_the_compute_capability(
+    raw_answers: dict[tuple[int, int], list[int]], capability: tuple[int, int], kibibytes: int
+) -> None:
+    for code, digit in zip((0x4000, 0x4001), capability, strict=True):
+        raw_answers[0x40, code] = [digit]
+    (found,) = devices_of(H200)
+    assert found.limits.declared_local_memory_bytes == 1024 * kibibytes

@@ -36,10 +36,15 @@ from autotune.model.checkup import (
     LOCAL_MEMORY,
     SUB_GROUPS,
     VSTORE_HALF,
+    WIDE_LOCAL_BYTES,
+    WIDE_LOCAL_MEMORY,
+    WIDEST_LOCAL_BYTES,
+    WIDEST_LOCAL_MEMORY,
     Checkup,
     Finding,
     Health,
     consequence,
+    feature_of,
     summary,
     vector_probe,
 )
@@ -105,6 +110,21 @@ def test_every_type_of_a_kernel_is_probed_in_every_width() -> None:
     assert {vector_probe(dtype, width) for dtype in NUMBER_TYPES for width in VECTOR_WIDTHS} <= probes
     limits = {field.name for field in dataclasses.fields(DeviceLimits)}
     assert {f"max_vector_{dtype}" for dtype in NUMBER_TYPES} <= limits
+
+
+def test_a_unit_without_room_for_the_largest_tiles_keeps_the_next_smaller_ones() -> None:
+    limits = dataclasses.replace(CAPABLE.limits, declared_local_memory_bytes=WIDEST_LOCAL_BYTES)
+    device = dataclasses.replace(CAPABLE, limits=limits)
+    for probes, left in (
+        ((WIDEST_LOCAL_MEMORY,), WIDE_LOCAL_BYTES),
+        ((WIDE_LOCAL_MEMORY, WIDEST_LOCAL_MEMORY), 0),
+        ((WIDE_LOCAL_MEMORY,), 0),
+    ):
+        less = broken(*probes).applied_to(device)
+        assert less.limits.declared_local_memory_bytes == left
+        assert feature_of(WIDE_LOCAL_MEMORY).is_offered(less.limits) == (left > 0)
+        assert not feature_of(WIDEST_LOCAL_MEMORY).is_offered(less.limits)
+    assert feature_of(WIDEST_LOCAL_MEMORY).is_offered(limits)
 
 
 def test_where_all_is_well_one_program_tells_most(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:

@@ -81,6 +81,17 @@ def test_the_rule_takes_matrix_units_where_there_are_any(mode: str) -> None:
     assert FAMILY.default(problem, replace(LIMITS, has_matrix_units=False), starts).algorithm == "local_tile"
 
 
+@pytest.mark.parametrize("mode", ["float16", "float16-acc16", "nt int8"])
+@pytest.mark.parametrize(("kibibytes", "outputs"), [(0, 128 * 128), (96, 128 * 128), (144, 256 * 128)])
+def test_the_largest_tiles_are_taken_where_they_fit(mode: str, kibibytes: int, outputs: int) -> None:
+    limits = replace(LIMITS, declared_local_memory_bytes=1024 * kibibytes)
+    starts = find_profile(NVIDIA).starting("gemm")
+    chosen = FAMILY.default(GemmProblem.parse(f"4096,4096,4096 {mode}"), limits, starts)
+    assert chosen.number("macro_tile_m") * chosen.number("macro_tile_n") == outputs
+    small = FAMILY.default(GemmProblem.parse(f"1024,1024,1024 {mode}"), limits, starts)
+    assert small.number("macro_tile_m") * small.number("macro_tile_n") < outputs
+
+
 @pytest.mark.parametrize("mode", ["nn float16", "tt float16", "tn float16-acc16", "nt int8"])
 def test_every_tile_that_fits_can_be_rendered_and_launched(mode: str) -> None:
     problem = GemmProblem.parse(f"1000,1016,2048 {mode}".replace("nn ", ""))

@@ -64,6 +64,14 @@ def unpacked(problem: GemmProblem, operand: str, values: NDArray[Any]) -> NDArra
     return each.reshape(problem.batch, rows, problem.pitch(operand))[:, :, :columns].astype(np.float32)
 
 
+def drawn(problem: GemmProblem) -> tuple[dict[str, Any], NDArray[Any]]:
+    """Return small whole numbers for A and B, and their product, shape (batch, m, n)."""
+    numbers = np.random.default_rng(0)
+    inputs = {name: numbers.integers(-2, 3, problem.batch * problem.stride(name)).astype(np.int16) for name in "ab"}
+    a, b = (unpacked(problem, name, values) for name, values in inputs.items())
+    return inputs, (a.swapaxes(1, 2) if problem.trans_a else a) @ (b.swapaxes(1, 2) if problem.trans_b else b)
+
+
 SMALL: dict[str, tuple[Value, ...]] = {
     "multiply_add": ("packed",), "work_group_m": (4, 8), "work_group_n": (4, 8), "micro_tile_m": (1, 2, 4),
     "micro_tile_n": (2, 4, 8), "tile_k": (8, 16),
@@ -79,15 +87,27 @@ SHAPES = (
 @untraced()
 def test_a_product_of_pairs_is_right(pocl: Device, shape: str) -> None:
     problem = GemmProblem.parse(shape)
-    numbers = np.random.default_rng(0)
-    inputs = {name: numbers.integers(-2, 3, problem.batch * problem.stride(name)).astype(np.int16) for name in "ab"}
-    a, b = (unpacked(problem, name, values) for name, values in inputs.items())
-    a, b = a.swapaxes(1, 2) if problem.trans_a else a, b.swapaxes(1, 2) if problem.trans_b else b
+    inputs, expected = drawn(problem)
     space = SearchSpace(FAMILY, problem, LIMITS, algorithms=["local_tile"], overrides=SMALL)
     samples = covering_sample([space], "local_tile", strength=1, seed=1)[:4]
     assert samples
-    wrong = [s.configuration for s in samples if (found(pocl, problem, s.configuration, inputs) != a @ b).any()]
+    wrong = [s.configuration for s in samples if (found(pocl, problem, s.configuration, inputs) != expected).any()]
     assert not wrong
+
+
+@pytest.mark.parametrize("load_width", [1, 2, 4])
+@pytest.mark.parametrize("shape", ["132,140,40 float16-acc16", "140,132,56 tt float16-acc16"])
+@untraced()
+def test_a_large_micro_tile_of_pairs_is_right(pocl: Device, shape: str, load_width: int) -> None:
+    """Rows of single elements are joined to rows of pairs in words of one, two or four elements."""
+    problem = GemmProblem.parse(shape)
+    starts = find_profile(device("nvidia-h100", limits=LIMITS)).starting("gemm")
+    start = next(s for s in starts if dict(s.values).get("multiply_add") == "packed")
+    changes: dict[str, Value] = {"a_load_width": load_width, "b_load_width": load_width, "group_rows": 0}
+    configuration = Configuration.of("local_tile", **{**dict(start.values), **changes})
+    assert FAMILY.violations(problem, configuration, LIMITS) == []
+    inputs, expected = drawn(problem)
+    assert (found(pocl, problem, configuration, inputs) == expected).all()
 
 
 def edges(shape: str) -> set[Value]:

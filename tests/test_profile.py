@@ -30,7 +30,13 @@ TYPICAL = {
         local_memory_bytes=32 * 1024,
         extensions=("cl_arm_integer_dot_product_int8",),
     ),
-    "nvidia": replace(LARGE_GPU, has_float16=True, has_matrix_units=True, has_ptx_integer_dot=True),
+    "nvidia": replace(
+        LARGE_GPU,
+        has_float16=True,
+        has_matrix_units=True,
+        has_ptx_integer_dot=True,
+        declared_local_memory_bytes=144 * 1024,
+    ),
 }
 
 LARGE = GemmProblem(m=1024, n=1024, k=1024)

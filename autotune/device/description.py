@@ -24,7 +24,7 @@ from autotune.device.quirks import (
     text,
 )
 from autotune.errors import DeviceSelectionError
-from autotune.model.checkup import WIDE_LOCAL_BYTES
+from autotune.model.checkup import WIDE_LOCAL_BYTES, WIDEST_LOCAL_BYTES
 from autotune.model.device import Device, DeviceLimits
 
 _TYPE_CPU, _TYPE_GPU = 1 << 1, 1 << 2
@@ -48,6 +48,8 @@ _HALF_ARITHMETIC_SINCE, _INTEGER_DOT_SINCE, _MATRIX_UNITS_SINCE = 53, 61, 80
 without announcing it. Probes say whether it works."""
 _WIDE_LOCAL_SINCE = 80
 """The same for kernels that declare `WIDE_LOCAL_BYTES` of local memory, though the driver reports 48 KiB."""
+_WIDEST_LOCAL = (80, 87, 90, 100, 101, 103)
+"""The compute capabilities, times ten, of units with room for `WIDEST_LOCAL_BYTES`: not those of desktop cards."""
 FURTHER_QUERIES = (
     _IMAGE_PITCH_ALIGNMENT,
     _IMAGE_MAX_BUFFER_SIZE,
@@ -210,7 +212,7 @@ def _limits(raw: Any, machine: Machine, *, is_cpu: bool) -> DeviceLimits:
         max_work_group_size=group,
         max_work_item_sizes=_item_sizes(raw, group),
         local_memory_bytes=number(raw, "local_mem_size"),
-        declared_local_memory_bytes=WIDE_LOCAL_BYTES if capability >= _WIDE_LOCAL_SINCE else 0,
+        declared_local_memory_bytes=_declared_local_bytes(capability),
         local_memory_is_dedicated=number(raw, "local_mem_type") == _LOCAL_MEMORY_OF_ITS_OWN,
         global_memory_bytes=memory,
         max_allocation_bytes=positive(raw, "max_mem_alloc_size", max(least.max_allocation_bytes, memory // 4)),
@@ -232,6 +234,13 @@ def _limits(raw: Any, machine: Machine, *, is_cpu: bool) -> DeviceLimits:
         shares_host_memory=bool(number(raw, "host_unified_memory")),
         extensions=extensions,
     )
+
+
+def _declared_local_bytes(capability: int) -> int:
+    """Return how much local memory a kernel may declare where the driver does not report it, or 0."""
+    if capability in _WIDEST_LOCAL:
+        return WIDEST_LOCAL_BYTES
+    return WIDE_LOCAL_BYTES if capability >= _WIDE_LOCAL_SINCE else 0
 
 
 def _compute_capability(raw: Any, machine: Machine, extensions: Sequence[str]) -> int:

@@ -148,7 +148,20 @@ def _sums_of_groups(group: int) -> Numbers:
 
 _A, _B = (numbers(operand, "int32")[:ITEMS] for operand in (0, 1))
 
-_WIDE = checkup.WIDE_LOCAL_BYTES // 4
+
+def _wide_local_memory(name: str, elements: int) -> Probe:
+    return Probe(
+        name=name,
+        locals=f"__local int wide[{elements}];",
+        body=f"""
+    wide[lane] = a_int[item];
+    wide[{elements - 1} - lane] = b_int[item];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    ((__global int *)out)[item] = wide[group - 1 - lane];
+    ((__global int *)out)[{ITEMS} + item] = wide[{elements} - group + lane];""",
+        expected=lambda group: np.concatenate([x.reshape(-1, group)[:, ::-1].ravel() for x in (_A, _B)]),
+    )
+
 
 PROBES: Mapping[str, Probe] = {
     probe.name: probe
@@ -182,17 +195,8 @@ PROBES: Mapping[str, Probe] = {
     ((__global int *)out)[{ITEMS} + item] = shared[0];""",
             expected=lambda group: np.append(_A.reshape(-1, group)[:, ::-1], _sums_of_groups(group)).astype(np.int32),
         ),
-        Probe(
-            name=checkup.WIDE_LOCAL_MEMORY,
-            locals=f"__local int wide[{_WIDE}];",
-            body=f"""
-    wide[lane] = a_int[item];
-    wide[{_WIDE - 1} - lane] = b_int[item];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    ((__global int *)out)[item] = wide[group - 1 - lane];
-    ((__global int *)out)[{ITEMS} + item] = wide[{_WIDE} - group + lane];""",
-            expected=lambda group: np.concatenate([x.reshape(-1, group)[:, ::-1].ravel() for x in (_A, _B)]),
-        ),
+        _wide_local_memory(checkup.WIDE_LOCAL_MEMORY, checkup.WIDE_LOCAL_BYTES // 4),
+        _wide_local_memory(checkup.WIDEST_LOCAL_MEMORY, checkup.WIDEST_LOCAL_BYTES // 4),
         Probe(
             name=checkup.ATOMICS,
             locals="__local int tally;",

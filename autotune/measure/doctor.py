@@ -55,6 +55,7 @@ _GROUPS = (
     (checkup.INTEGER_DOT_PTX,),
     (checkup.MATRIX_UNITS,),
     (checkup.WIDE_LOCAL_MEMORY,),
+    (checkup.WIDEST_LOCAL_MEMORY,),
     (checkup.SUB_GROUP_SIZES,),
 )
 """Probes tried together."""

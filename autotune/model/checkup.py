@@ -12,7 +12,7 @@ from typing import Any
 from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
 from autotune.model.problem import NUMBER_TYPES
 
-PROBES_VERSION = 6
+PROBES_VERSION = 7
 """Incremented when probes or findings change so that checkups of other versions are neither valid nor read."""
 
 PROGRAMS = 10
@@ -24,6 +24,8 @@ HALF_ARITHMETIC = "half arithmetic"
 LOCAL_MEMORY = "local memory and barriers"
 WIDE_LOCAL_MEMORY = "more local memory than reported"
 WIDE_LOCAL_BYTES = 96 * 1024
+WIDEST_LOCAL_MEMORY = "even more local memory than reported"
+WIDEST_LOCAL_BYTES = 144 * 1024
 ATOMICS = "atomics"
 SUB_GROUPS = "sub-groups"
 SUB_GROUP_SIZES = "required sub-group sizes"
@@ -43,6 +45,8 @@ class Feature:
 
     limit: str = ""
     """The limit by which the driver offers it; empty if every driver must have it."""
+    least: int = 1
+    """The least value of the limit that offers it."""
     extension: str = ""
     """The extension by which the driver offers it, removed from the device's extensions when the probe is broken."""
     lost: Mapping[str, Any] = field(default_factory=dict)
@@ -51,7 +55,7 @@ class Feature:
 
     def is_offered(self, limits: DeviceLimits) -> bool:
         """Return whether the driver claims to support it."""
-        has_limit = not self.limit or bool(getattr(limits, self.limit))
+        has_limit = not self.limit or getattr(limits, self.limit) >= self.least
         return has_limit and (not self.extension or self.extension in limits.extensions)
 
 
@@ -64,6 +68,11 @@ _FEATURES = {
         limit="has_float16", lost={"has_float16": False}, consequence="float16-acc16 problems are refused"
     ),
     LOCAL_MEMORY: Feature(lost={"local_memory_bytes": 0, "declared_local_memory_bytes": 0}),
+    WIDEST_LOCAL_MEMORY: Feature(
+        limit="declared_local_memory_bytes",
+        least=WIDEST_LOCAL_BYTES,
+        lost={"declared_local_memory_bytes": WIDE_LOCAL_BYTES},
+    ),
     WIDE_LOCAL_MEMORY: Feature(limit="declared_local_memory_bytes", lost={"declared_local_memory_bytes": 0}),
     ATOMICS: Feature(lost={"ordering_standard": 0}, consequence="parts of a sum are joined by a second launch"),
     SUB_GROUPS: Feature(limit="has_sub_groups", lost={"has_sub_groups": False}),
@@ -155,7 +164,8 @@ class Checkup:
         changes: dict[str, Any] = {f"max_vector_{dtype}": _widest(dtype, broken) for dtype in NUMBER_TYPES}
         features = [feature_of(probe) for probe in sorted(broken)]
         for feature in features:
-            changes |= feature.lost
+            for limit, left in feature.lost.items():
+                changes[limit] = min(left, changes.get(limit, left))
         left_out = {feature.extension for feature in features}
         changes["extensions"] = tuple(name for name in limits.extensions if name not in left_out)
         faults = [finding.fault for finding in self.broken if finding.fault]
