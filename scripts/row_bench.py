@@ -77,18 +77,25 @@ def _run(contest: Contest, arguments: argparse.Namespace) -> None:
         database = arguments.db or Path(folder) / "bench.sqlite"
         _tune(device, problems, database, arguments.budget)
         bench = _Bench(contest, device, database, arguments.rounds)
-        rows = [bench.compare(problem) for problem in problems]
+        rows: list[dict[str, Any]] = []
+        for problem in problems:
+            rows.append(bench.compare(problem))
+            print(" ".join(_cells(rows[-1])), file=sys.stderr, flush=True)
+            if arguments.json:
+                _write(arguments.json, bench, rows)
     _print_table(bench, rows)
-    if arguments.json:
-        report = {
-            "device": device.slug,
-            "driver": device.driver,
-            "rival": bench.rival_name,
-            "copy_gb_per_s": bench.copy_gb_per_s,
-            "rounds": arguments.rounds,
-            "results": rows,
-        }
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _write(path: Path, bench: "_Bench", rows: list[dict[str, Any]]) -> None:
+    report = {
+        "device": bench.device.slug,
+        "driver": bench.device.driver,
+        "rival": bench.rival_name,
+        "copy_gb_per_s": bench.copy_gb_per_s,
+        "rounds": bench.rounds,
+        "results": rows,
+    }
+    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 def _parse_arguments(about: str | None) -> argparse.Namespace:
