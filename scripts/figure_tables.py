@@ -170,8 +170,8 @@ def _row_operations() -> str:
         "Row operations",
         "Calls that are bound to their operands, by the host's clock as above, with defaults. A copy is of 1 GiB; an "
         "equal copy moves as many bytes as the operation, launched as often. torch has no function for some "
-        "operations: there it scales softmax and adds the residual or the mask first, multiplies SiLU by the other half, "
-        "and turns by cosines and sines that it was given, as transformers does."
+        "operations: there it scales softmax and adds the residual or the mask first, multiplies SiLU by the other "
+        "half, and turns by cosines and sines that it was given, as transformers does."
         "\n\n"
         "A call of a small size costs what the driver takes to start a kernel: 6.5 to 9.6 us there, on a host with "
         "other work. The second table shows defaults of small reductions.",
