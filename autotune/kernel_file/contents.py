@@ -56,7 +56,16 @@ class FileCase(Case):
         self.right = {name: values.copy() for name, values in outputs.items()}
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
-        self.remark = "; ".join(filter(None, (self._unwritten(name, values) for name, values in outputs.items())))
+        shares = {name: self._unwritten(name, values) for name, values in outputs.items()}
+        self.remark = "; ".join(
+            f"{name} is never written"
+            if share == 1
+            else f"{share:.3g} of the elements of {name} are never written: is global_size too small?"
+            for name, share in shares.items()
+            if share
+        )
+        if 1 in shares.values():
+            return float("inf")
         return max((self._ratio(outputs[name], right) for name, right in self.right.items()), default=float("inf"))
 
     def _ratio(self, found: NDArray[Any], right: NDArray[Any]) -> float:
@@ -77,12 +86,11 @@ class FileCase(Case):
             ratios = np.where(a == b, 0.0, np.abs(a - b) / tolerance)
         return float("inf") if np.isnan(ratios).any() else float(ratios.max())
 
-    def _unwritten(self, name: str, found: NDArray[Any]) -> str:
-        """Return the share of an output's elements that still hold what was there before the call, if there are any."""
+    def _unwritten(self, name: str, found: NDArray[Any]) -> float:
+        """Return the share of an output's elements that still hold what was there before the call."""
         if self._file.arguments[name].access != "out" or found.dtype.kind != "f":
-            return ""
-        share = float(np.mean(found == _poison(found.dtype, self._seed)))
-        return f"{share:.3g} of the elements of {name} are never written: is global_size too small?" if share else ""
+            return 0.0
+        return float(np.mean(found == _poison(found.dtype, self._seed)))
 
     def _computed(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
         """Return what the Python function says. Raises ProblemError when it fails or returns something else."""
@@ -110,6 +118,9 @@ def _poison(kind: "np.dtype[Any]", seed: int) -> Any:
 
 def _fitting(values: Any, like: NDArray[Any], source: str, name: str) -> NDArray[Any]:
     array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        what = "nothing" if values is None else f"elements of {array.dtype}"
+        raise ProblemError(f"{source} returned {what}, not the numbers of {name}")
     if array.size != like.size:
         shape = f" in the shape {'x'.join(map(str, array.shape))}" if array.ndim > 1 else ""
         raise ProblemError(
@@ -131,7 +142,7 @@ def _called(file: KernelFile, function: str, known: Mapping[str, Any]) -> Any:
     given = {key: value for key, value in known.items() if takes_all or key in accepted}
     try:
         return found(**{k: value.copy() if isinstance(value, np.ndarray) else value for k, value in given.items()})
-    except Exception as error:  # code of others may raise anything
+    except (Exception, SystemExit) as error:  # code of others may raise anything
         raise ProblemError(f"{path}: {name} failed: {type(error).__name__}: {error}") from error
 
 
@@ -152,7 +163,7 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
         found = runpy.run_path(str(path))[name]
     except KeyError as error:
         raise ProblemError(f"{path} defines no function {name}") from error
-    except Exception as error:  # code of others may raise anything
+    except (Exception, SystemExit) as error:  # code of others may raise anything
         raise ProblemError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     finally:
         _loading.pop()
