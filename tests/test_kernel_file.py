@@ -422,7 +422,17 @@ def test_arguments_other_than_the_kernel_declares_are_refused(
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (SOURCE.replace("global const float *x", "read_only image2d_t x"), r"takes an image \(.*\), .* the buffer x"),
+        (
+            SOURCE.replace("global const float *x", "read_only image2d_t x"),
+            r"the kind image \(.*\), .* the buffer x",
+        ),
+        (SOURCE.replace("global const float *x", "image1d_buffer_t x"), r"of the kind line \(.*\), .* the buffer x"),
+        (SOURCE.replace("global const float *x", "read_only image3d_t x"), r"cannot give \(read_only image3d_t x\)"),
+        (SOURCE.replace("int n)", "read_only pipe int n)"), r"cannot give \(read_only pipe int n\)"),
+        (
+            SOURCE.replace("float factor, int n)", "void)").replace("global const float *x, global float *y, ", ""),
+            "takes 0",
+        ),
         (SOURCE.replace("int n)", "sampler_t n)"), r"takes a sampler \(sampler_t n\): declare it in the source"),
         (f"typedef struct {{ int n; }} S;\n{SOURCE.replace('int n)', 'S n)')}", r"takes a structure \(S n\)"),
         (f"struct S {{ int n; }};\n{SOURCE.replace('int n)', 'struct S n)')}", r"takes a structure \(struct S n\)"),
@@ -793,6 +803,18 @@ __kernel void blend(IN pixel *restrict src, __global float *sum, unsigned int co
         sum[get_global_id(0)] += ((IN float *)src)[i * TILE + srcOffset + stride];
 }
 """
+
+
+def test_init_reads_qualifiers_and_empty_lists_and_no_kernels_of_macros(folder: Path) -> None:
+    written = f"#define MADE(name) kernel void name(global float *x) {{ }}\n{SOURCE.replace('*y', '*restrict const y')}"
+    (folder / "made.cl").write_text(written)
+    text = draft(folder / "made.cl")
+    assert 'kernel = "scale"' in text and 'y = { buffer = "float32", size = "n", access = "out" }' in text
+    (folder / "none.cl").write_text("kernel void none(void) { }\n")
+    assert "void" not in draft(folder / "none.cl")
+    (folder / "made.cl").write_text(f"{written.splitlines()[0]}\nMADE(one)\n")
+    with pytest.raises(UsageError, match="has kernels only that macros write"):
+        draft(folder / "made.cl")
 
 
 def test_init_looks_into_macros_conditions_and_includes(folder: Path) -> None:

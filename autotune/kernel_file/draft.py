@@ -58,6 +58,11 @@ class Argument:
     def is_pointer(self) -> bool:
         return "*" in self.text or "[" in self.text
 
+    @property
+    def is_fixed(self) -> bool:
+        """What it points to is constant or local."""
+        return re.search(r"\b(?:const|(?:__)?constant|(?:__)?local)\b", self.text.partition("*")[0]) is not None
+
     def has(self, *words: str) -> bool:
         return any(re.search(rf"\b(?:__)?{word}\b", self.text) for word in words)
 
@@ -77,16 +82,19 @@ def draft(source: Path, kernel: str = "") -> str:
     Raises UsageError when the source cannot be read or has no such kernel.
     """
     text = without_comments(with_includes(source))
-    kernels = {found["name"]: found for found in heads(text)}
+    # With blanks for what macros are, which only looks like a kernel.
+    plain = re.sub(r"(?m)^[ \t]*#[ \t]*define\b(?:\\\n|.)*$", lambda macro: re.sub(r"\S", " ", macro[0]), text)
+    kernels = {found["name"]: found for found in heads(plain)}
     if not kernels:
-        raise UsageError(f"{source} defines no kernel", hint="write the kernel file by hand: autotune help kernels")
+        what = "has kernels only that macros write" if any(heads(text)) else "defines no kernel"
+        raise UsageError(f"{source} {what}", hint="write the kernel file by hand: autotune help kernels")
     name = kernel or next(iter(kernels))
     if name not in kernels:
         hint = did_you_mean(name, kernels) or f"there are {', '.join(kernels)}"
         raise UsageError(f"{source} has no kernel {name[:80]!r}", hint=hint)
     found = kernels[name]
     body = text[found.end() :]
-    body = body[: next((other.start() for other in heads(body)), None)]
+    body = body[: next((other.start() for other in heads(plain[found.end() :])), None)]
     before = re.split(r"[;}]", text[max(0, found.start() - 300) : found.start()])[-1]
     group = _GROUP.search(before + found[0])
     required = group[1] if group else ""
@@ -184,7 +192,9 @@ def without_comments(text: str) -> str:
 def declared_arguments(text: str, body: str) -> Iterator[Argument]:
     """Yield the arguments that a kernel declares, from the text between its parentheses and that of its body."""
     qualifiers = r"\b(?:__)?(?:const|restrict|volatile|global|local|constant|private|read_only|write_only|unsigned)\b"
-    for part in filter(None, map(str.strip, re.sub(r"(?m)^[ \t]*#.*$", "", text).split(","))):
+    for part in map(str.strip, re.sub(r"(?m)^[ \t]*#.*$", "", text).split(",")):
+        if part in ("", "void"):
+            continue
         plain = re.sub(r"__attribute__\s*\(\(.*?\)\)|\[[^\]]*\]", "", part)
         words = re.findall(r"\w+", re.sub(qualifiers, " ", plain))
         unsigned = "u" if re.search(r"\bunsigned\b", part) else ""
@@ -239,9 +249,9 @@ def _lines(name: str, source: _Source, arguments: list[Argument], group: str) ->
         yield f"{key} = {values}  # the source does not define it: check this"
     yield ""
     yield "[arguments]  # in order; `size` is in elements"
-    outputs = [a.name for a in arguments if a.is_written and a.is_pointer and not a.has("local", "const", "constant")]
+    outputs = [a.name for a in arguments if a.is_written and a.is_pointer and not a.is_fixed]
     if not outputs:
-        free = [a.name for a in arguments if a.is_pointer and not a.has("local", "const", "constant")]
+        free = [a.name for a in arguments if a.is_pointer and not a.is_fixed]
         outputs = [name for name in free if _OUTPUT_NAMES.fullmatch(name)] or free
     items_of_group = " * ".join(local)
     yield from (f"{a.name} = {{ {_entry(a, sizes, a.name in outputs, items_of_group)} }}{_doubt(a)}" for a in arguments)

@@ -85,13 +85,16 @@ def _faults(file: KernelFile, launch: LaunchEntry, declared: Sequence[Argument],
         kind = C_TYPES.get(argument.type, "")
         if argument.type == "sampler_t":
             yield f"takes a sampler ({argument.text}): declare it in the source, since a file cannot give one"
+        if re.search(r"\b(?:pipe|image(?!2d_t\b|1d_buffer_t\b)\w*_t)\b", argument.text):
+            yield f"takes what a file cannot give ({argument.text}): of images there are image2d_t and image1d_buffer_t"
         is_structure = re.search(rf"\}}\s*{argument.type}\s*;|\bstruct\s+{argument.type}\b", text)
         if is_structure and not is_memory:
             yield f"takes a structure ({argument.text}): have it read one from a buffer, since a file cannot give one"
         if _changes(file, argument, text):
             continue
-        if is_memory and not entry.scalar and is_image(argument) != bool(entry.image or entry.line):
-            wanted_kind = "an image" if is_image(argument) else "a buffer"
+        kind_of_image = {"image2d_t": "image", "image1d_buffer_t": "line"}.get(argument.type, "")
+        if is_memory and not entry.scalar and kind_of_image != (entry.image and "image") + (entry.line and "line"):
+            wanted_kind = f"an argument of the kind {kind_of_image}" if kind_of_image else "a buffer"
             yield f"takes {wanted_kind} ({argument.text}), and is given the {entry.kinds[0]} {name}"
         elif entry.scalar and is_memory:
             yield f"takes memory ({argument.text}), and is given the scalar {name}"
