@@ -203,6 +203,7 @@ def test_constraints_hold_in_the_space_those_of_every_device_included(folder: Pa
         ("sizes =", "size =", r"line 3: size: is not a key of a kernel file.*sizes"),
         ("n = 1000", "n = 0", r"line 3: sizes\.n: must be from 1"),
         ("n = 1000", "key = 1000", r"line 3: sizes\.key: this name is reserved"),
+        ('"scale"', '"reference"', r"line 1: name: this name is reserved"),
         ("[1, 2, 4]", "[1, 2, 2]", r"line 7: parameters\.PER_ITEM: has a value twice"),
         ("[1, 2, 4]", "[]", r"line 7: parameters\.PER_ITEM: needs at least one item"),
         ("{ GROUP = 32 }", "{ GROUP = 33 }", r"line 8: default\.GROUP: 33 is not among .* 16, 32, 64"),
@@ -730,6 +731,19 @@ def test_init_writes_a_file_that_needs_little(folder: Path, pocl: Device, capsys
     assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--no-simulator"]) == 0
     with pytest.raises(UsageError, match=r"no kernel 'scales'"):
         draft(folder / "scale.cl", "scales")
+
+
+def test_a_kernel_called_like_a_family_of_ours_gets_a_name_of_its_own(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "reduce.cl").write_text("kernel void reduce(global float *y, int n) { y[get_global_id(0)] = n; }\n")
+    assert main(["init", str(folder / "reduce.cl")]) == 0
+    text = (folder / "reduce.toml").read_text()
+    assert 'name = "reduce_kernel"' in text and 'kernel = "reduce"' in text
+    assert main(["check", str(folder / "reduce.toml"), "--device", pocl.selector, "--no-simulator"]) == 0
+    (folder / "reduce.toml").write_text(text.replace("reduce_kernel", "reduce"))
+    assert main(["check", str(folder / "reduce.toml"), "--device", pocl.selector]) == 2
+    assert "reduce is a kernel family of autotune's own (choose another name)" in capsys.readouterr().err
 
 
 GUESSED = """

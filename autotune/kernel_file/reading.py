@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autotune.codec import Node, parse, read, read_file, visible
 from autotune.errors import ConfigurationError, TableError, UsageError, did_you_mean
-from autotune.kernel_file.format import NAME, ArgumentEntry, KernelFile, LaunchEntry
+from autotune.kernel_file.format import NAME, REFERENCE, ArgumentEntry, KernelFile, LaunchEntry
 from autotune.model.device import DeviceLimits
 from autotune.model.problem import ELEMENT_TYPES, Problem
 from autotune.space.expression import Expression
@@ -71,6 +71,8 @@ def _names(file: KernelFile) -> Faults:
         for name in getattr(file, section):
             if not pattern.fullmatch(name):
                 yield f"{section}.{name}", NAME.description
+    if file.name == REFERENCE:
+        yield "name", "this name is reserved: choose another"
     if not file.sizes:
         yield "sizes", "needs at least one size"
     for name in file.sizes:
