@@ -184,6 +184,28 @@ def test_what_was_packed_becomes_the_bytes_of_the_file_again(
         make().unpack(weights)
 
 
+@pytest.mark.parametrize("chunk", [1, 2, 4])
+@pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_k", "q6_k", "mxfp4", "int4z-g32"])
+def test_vectors_of_integers(make: Callable[..., QGemm], pocl: Device, name: str, chunk: int) -> None:
+    problem = QGemmProblem(m=37, n=3, k=512, weights=name, mode="int8")
+    lanes = 4 // chunk
+    vectors = {"sums": "vector", "chunk": chunk, "lanes": lanes, "unroll": 2, "micro_tile_m": 2, "micro_tile_n": 2}
+    qgemm = make(drawn(pocl, problem, "shared_rows", layout="file", **vectors))
+    raw, values = weights_of(name, 37, 512)
+    x = activations(3, 512)
+    assert close(qgemm(x, qgemm.prepare(raw, format=name, shape=(37, 512)), mode="int8"), x, values, 0.02)
+
+
+def test_the_largest_integers_of_vectors_do_not_overflow(make: Callable[..., QGemm], pocl: Device) -> None:
+    problem = QGemmProblem(m=4, n=2, k=64, weights="q8_0", mode="int8")
+    qgemm = make(drawn(pocl, problem, "shared_rows", layout="file", sums="vector", lanes=1, chunk=4))
+    block = np.concatenate([np.array([1], np.float16).view(np.uint8), np.full(32, -128, np.int8).view(np.uint8)])
+    weights = qgemm.prepare(np.tile(block, (4, 2)), format="q8_0", shape=(4, 64))
+    x = np.stack([np.full(64, 127.0, np.float32), np.full(64, -127.0, np.float32)])
+    expected = np.array([[-128 * 127 * 64] * 4, [128 * 127 * 64] * 4], np.float32)
+    assert np.array_equal(qgemm(x, weights, mode="int8"), expected)
+
+
 def test_layouts_for_decode_and_prefill_and_their_memory(make: Callable[..., QGemm], pocl: Device) -> None:
     raw, values = weights_of("q8_0", 64, 256)
     one = drawn(pocl, QGemmProblem(m=64, n=1, k=256, weights="q8_0"), "shared_rows", layout="rows")

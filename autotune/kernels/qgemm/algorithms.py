@@ -105,8 +105,8 @@ _SHARED_ROWS = Algorithm(
             "the activations do not fit the registers",
         ),
         constraint(
-            "vectors_are_float", "sums == 'scalar' or (mode != 'int8' and max_vector_float32 >= 4 * chunk)",
-            "integers are added up by the dot product, or the driver gets such vectors wrong",
+            "vectors_work", "sums == 'scalar' or (integer_dot == 'off' and max_vector_float32 >= 4 * chunk)",
+            "the dot product adds integers up, or the driver gets such vectors wrong",
         ),
         constraint("wide_chunks_work", "max_vector_float32 >= 4 * chunk", "the driver gets such vectors wrong"),
         constraint(

@@ -86,6 +86,7 @@ class _Device:
     has_lines: bool
     """Whether images over buffers exist."""
     integer_dot: str
+    """The spelling of dot products of four bytes; `off` for processors, whose compilers multiply vectors better."""
     has_matrices: bool
 
     @classmethod
@@ -103,7 +104,7 @@ class _Device:
             is_adreno=is_adreno,
             adds_in_half=is_adreno and bool(facts["has_half_functions"]),
             has_lines=limits.has_images and limits.max_image_line > 0,
-            integer_dot=next((name for name, fact in dots.items() if facts[fact]), "off"),
+            integer_dot=next((name for name, fact in dots.items() if facts[fact] and not limits.is_cpu), "off"),
             has_matrices=limits.has_matrix_units,
         )
 
@@ -130,10 +131,9 @@ def _of_processor(device: _Device) -> _Listed:
     is_wide = device.lanes >= _WIDE_LANES
     for columns in (4, 2, 1):
         for rows in (4, 2, 1) if is_wide or columns < 4 else (2, 1):
-            floats = _shared(device, 0, lanes=1, rows=rows, columns=columns, chunk=4, sums="vector")
-            yield floats, _columns(columns, 0)
-            whole = _shared(device, 1, lanes=1, rows=rows, columns=min(columns, 2), chunk=4)
-            yield whole, _columns(columns, 1)
+            for whole in (0, 1):
+                vectors = _shared(device, whole, lanes=1, rows=rows, columns=columns, chunk=4, sums="vector")
+                yield vectors, _columns(columns, whole)
     for chunk in (2, 1):
         for whole_numbers in (0, 1):
             narrow = _shared(device, whole_numbers, lanes=4 // chunk, rows=1, columns=1, chunk=chunk)
