@@ -339,8 +339,8 @@ def _kernel_files() -> str:
         "Kernels of others",
         f"Kernels of ggml, Kernel Tuner, CLTune and KTT, each described by a file of at most 40 lines, on the "
         f"{content['device']}: how many times as fast as the configuration that its authors use, or name first, the "
-        "best of some trials is, in turns, with the interval of the finals (where the time did not suffice for finals: the "
-        "middle half of the turns). Files that need sub-groups are left out: NVIDIA's driver names none.\n\n"
+        "best of some trials is, in turns, with the interval of the finals (where the time did not suffice for "
+        "finals: the middle half of the turns). Files that need sub-groups are left out: its driver names none.\n\n"
         "Below, on PoCL with nothing else at work, Kernel Tuner's four kernels and CLTune's product, four seeds: the "
         "speed of our best of 24 trials as a share of the best that Kernel Tuner's genetic algorithm found in 24; the "
         "trial at which ours was level with it (98%); and how many different configurations Kernel Tuner tried.",
