@@ -437,6 +437,7 @@ def test_arguments_other_than_the_kernel_declares_are_refused(
         (SOURCE.replace("int n)", "sampler_t n)"), r"takes a sampler \(sampler_t n\): declare it in the source"),
         (f"typedef struct {{ int n; }} S;\n{SOURCE.replace('int n)', 'S n)')}", r"takes a structure \(S n\)"),
         (f"struct S {{ int n; }};\n{SOURCE.replace('int n)', 'struct S n)')}", r"takes a structure \(struct S n\)"),
+        (SOURCE.replace("int n)", "int4 n)"), r"takes a vector \(int4 n\): have it read one from a buffer"),
         (f"/* {SOURCE.replace('//', '')} */", r"no source has a kernel scale \(there is none at all\)"),
         ("", r"no source has a kernel scale \(there is none at all\)"),
     ],

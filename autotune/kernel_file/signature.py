@@ -88,8 +88,10 @@ def _faults(file: KernelFile, launch: LaunchEntry, declared: Sequence[Argument],
         if re.search(r"\b(?:pipe|image(?!2d_t\b|1d_buffer_t\b)\w*_t)\b", argument.text):
             yield f"takes what a file cannot give ({argument.text}): of images there are image2d_t and image1d_buffer_t"
         is_structure = re.search(rf"\}}\s*{argument.type}\s*;|\bstruct\s+{argument.type}\b", text)
-        if is_structure and not is_memory:
-            yield f"takes a structure ({argument.text}): have it read one from a buffer, since a file cannot give one"
+        is_vector = argument.type[-1:].isdigit() and argument.element[1] > 1
+        if (is_structure or is_vector) and not is_memory:
+            what = "a structure" if is_structure else "a vector"
+            yield f"takes {what} ({argument.text}): have it read one from a buffer, since a file cannot give one"
         if _changes(file, argument, text):
             continue
         kind_of_image = {"image2d_t": "image", "image1d_buffer_t": "line"}.get(argument.type, "")
