@@ -559,6 +559,19 @@ def test_every_configuration_is_compared_with_the_reference_kernel(folder: Path,
     assert wrong.state is TrialState.WRONG_RESULT
 
 
+@pytest.mark.parametrize("at", [0, 40_000, -1])
+def test_every_element_of_a_long_output_is_compared(folder: Path, at: int) -> None:
+    (folder / "right.py").write_text("def scaled(x):\n    return 2.5 * x\n")
+    family = family_of(folder, FILE.replace(RIGHT, 'python = "right.py:scaled"'))
+    case = family.make_case(family.problem_type.parse("100000"), 0)
+    right = 2.5 * case.inputs["x"]
+    assert case.error_ratio({"y": right}) <= 1.0
+    for wrong in (right[at] + 1, -right[at] + 1, np.nan, np.inf):
+        found = right.copy()
+        found[at] = wrong
+        assert case.error_ratio({"y": found}) > 1.0
+
+
 def test_a_python_function_is_a_reference(folder: Path, pocl: Device) -> None:
     (folder / "right.py").write_text("def scaled(x, n):\n    assert len(x) == n\n    return 2.5 * x\n")
     text = FILE.replace('kernel = "plain", global_size = "n"', 'python = "right.py:scaled"')
