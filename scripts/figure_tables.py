@@ -322,9 +322,7 @@ def _kernel_files() -> str:
     for name, found in content["files"].items():
         if "refused" not in found:
             low, high = found["interval"]
-            low, high = (low, high) if low != high else found["in_turns"]["winner"]["middle_half"]
-            gain = found["in_turns"]["winner"]["gain"]
-            lines.append([name, found["shape"], found["trials"], f"{gain:.2f}", f"{low:.2f} to {high:.2f}"])
+            lines.append([name, found["shape"], found["trials"], f"{found['gain']:.2f}", f"{low:.2f} to {high:.2f}"])
     by_kernel: dict[str, list[Mapping[str, Any]]] = {}
     for name, found in seeds["files"].items():
         by_kernel.setdefault(name.partition(" ")[0], []).append(found)
@@ -339,8 +337,8 @@ def _kernel_files() -> str:
         "Kernels of others",
         f"Kernels of ggml, Kernel Tuner, CLTune and KTT, each described by a file of at most 40 lines, on the "
         f"{content['device']}: how many times as fast as the configuration that its authors use, or name first, the "
-        "best of some trials is, in turns, with the interval of the finals (where the time did not suffice for "
-        "finals: the middle half of the turns). Files that need sub-groups are left out: its driver names none.\n\n"
+        "best of some trials is, by the finals, with its interval. Files that need sub-groups are left out: its driver "
+        "names none.\n\n"
         "Below, on PoCL with nothing else at work, Kernel Tuner's four kernels and CLTune's product, four seeds: the "
         "speed of our best of 24 trials as a share of the best that Kernel Tuner's genetic algorithm found in 24; the "
         "trial at which ours was level with it (98%); and how many different configurations Kernel Tuner tried.",
