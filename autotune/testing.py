@@ -73,8 +73,8 @@ def covering_sample(
 
     With a `strength` of 1 they have every single value. Every problem that has valid configurations occurs; with
     `each_problem` the problem counts as one more parameter. The sample is spread over the problems as evenly as few
-    configurations allow, and depends on `seed`. The spaces must have the same parameters. With a `cost`, expensive
-    configurations are used only for pairs that need them, cheap ones otherwise.
+    configurations allow, and depends on `seed`. The spaces must have the same parameters. With a `cost` of 1 or more,
+    expensive configurations are used only for pairs that need them, cheap ones otherwise.
     """
     spaces = [space for space in spaces if len(space)]
     if not spaces:
@@ -148,13 +148,25 @@ class _Cover:
             rows = self._rows[(self._rows[:, self._column_of[pair]] == pair).all(axis=1)]
             rows = rows[self._draw.permutation(len(rows))[: self.COMPARED_ROWS]]
             gain = self._missing[rows[:, self._left], rows[:, self._right]].sum(axis=1)
-            costs = np.array([cost(self._sample(row)) if cost else 1.0 for row in rows])
-            problems = rows[:, -1] - len(self._values)
-            best = int((gain / (costs * (self.EVENNESS + uses[problems]))).argmax())
-            self._missing[rows[best, self._left], rows[best, self._right]] = False
-            uses[problems[best]] += 1
-            found.append(self._sample(rows[best]))
+            evenness = self.EVENNESS + uses[rows[:, -1] - len(self._values)]
+            best = rows[self._best(rows, gain, evenness, cost)]
+            self._missing[best[self._left], best[self._right]] = False
+            uses[best[-1] - len(self._values)] += 1
+            found.append(self._sample(best))
         return found
+
+    def _best(
+        self, rows: Paths, gain: NDArray[Any], evenness: NDArray[Any], cost: Callable[[Sample], float] | None
+    ) -> int:
+        """Return the row with the most gain per cost, of few of which the cost is asked: each is at least 1."""
+        best, most = 0, -1.0
+        for row in np.argsort(-gain / evenness, kind="stable").tolist():
+            if gain[row] / evenness[row] < most:
+                break
+            worth = gain[row] / ((cost(self._sample(rows[row])) if cost else 1.0) * evenness[row])
+            if worth > most or (worth == most and row < best):
+                best, most = row, worth
+        return best
 
     def _sample(self, row: NDArray[Any]) -> Sample:
         *values, problem = row.tolist()

@@ -143,7 +143,8 @@ def main() -> int:
                 for each in told:
                     note("reported", each["id"], each["job"])
                 raise
-            for each in told if not (answer or {}).get("refused") else ():
+            is_counted = (answer or {}).get("is_stored", True) and not (answer or {}).get("refused")
+            for each in told if is_counted else ():
                 note("reported", each["id"], each["job"])
             return answer
 

@@ -23,9 +23,9 @@ been measured. What was tried and did not work is in the [engineering log](../..
 def figures_page() -> str:
     sections = (
         _products_on_gpus, _narrow_products, _other_products, _products_on_pocl, _reductions, _row_operations,
-        _quantised, _defaults, _micro_tiles, _unmeasured_sizes, _search, _unseen_search, _siblings, _promises,
-        _throughput, _overhead, _real_searches, _finals, _run_time, _strangers, _service, _kills, _adreno,
-        _weights_on_adreno,
+        _quantised, _against_ggml, _defaults, _micro_tiles, _unmeasured_sizes, _search, _unseen_search, _siblings,
+        _promises, _kernel_files, _throughput, _overhead, _real_searches, _finals, _run_time, _strangers, _service,
+        _kills, _adreno, _weights_on_adreno,
     )  # fmt: skip
     return "\n".join([INTRODUCTION, *(section() for section in sections)])
 
@@ -155,26 +155,31 @@ def _reductions() -> str:
 
 
 def _rows_table(content: Any, heading: str) -> str:
+    rows = content["results"]
+    has_equal = all("of_equal_copy" in row for row in rows)
     lines = [
-        [r["shape"], f"{r['call_us']:.1f} us", f"{r['gb_per_s']:.0f}", f"{r['of_copy']:.0%}", _ratio(r["times_rival"])]
-        for r in content["results"]
-    ]
-    return _table([heading, "time", "GB/s", "of a copy", f"against {content['rival']}"], lines)
+        [
+            r["shape"], f"{r['call_us']:.1f} us", f"{r['gb_per_s']:.0f}", f"{r['of_copy']:.0%}",
+            *([f"{r['of_equal_copy']:.0%}"] if has_equal else []), _ratio(r["times_rival"]),
+        ]
+        for r in rows
+    ]  # fmt: skip
+    columns = [heading, "time", "GB/s", "of a copy", *(["of an equal copy"] if has_equal else [])]
+    return _table([*columns, f"against {content['rival']}"], lines)
 
 
 def _row_operations() -> str:
     content = result("rows_h100")
-    tuned = [row["shape"] for row in content["results"] if row["match"] == "exact"]
     return _section(
         "Row operations",
-        "Calls that are bound to their operands, by the host's clock as above, with defaults, but for "
-        f"{', '.join(tuned)}, which were tuned for 7 s each. torch has no function for some operations: there it adds "
-        "the residual or the mask first, multiplies SiLU by the other half, and turns by cosines and sines that it was "
-        "given, as transformers does."
+        "Calls that are bound to their operands, by the host's clock as above, with defaults. A copy is of 1 GiB; an "
+        "equal copy moves as many bytes as the operation, launched as often. torch has no function for some "
+        "operations: there it scales softmax and adds the residual or the mask first, multiplies SiLU by the other "
+        "half, and turns by cosines and sines that it was given, as transformers does."
         "\n\n"
         "A call of a small size costs what the driver takes to start a kernel: 6.5 to 9.6 us there, on a host with "
         "other work. The second table shows defaults of small reductions.",
-        "scripts/bench_rows --device nvidia --budget 7 --json rows.json",
+        "scripts/bench_rows --device nvidia --budget 0 --json rows.json",
         _rows_table(content, "on the H100"),
         _rows_table(result("reduce_small_h100"), "on the H100"),
     )
@@ -320,6 +325,42 @@ def _promises() -> str:
     )
 
 
+def _kernel_files() -> str:
+    content, seeds = result("kernel_files_h100"), result("kernel_files_pocl_seeds")
+    lines = []
+    for name, found in content["files"].items():
+        if "refused" not in found:
+            low, high = found["interval"]
+            lines.append([name, found["shape"], found["trials"], f"{found['gain']:.2f}", f"{low:.2f} to {high:.2f}"])
+    by_kernel: dict[str, list[Mapping[str, Any]]] = {}
+    for name, found in seeds["files"].items():
+        by_kernel.setdefault(name.partition(" ")[0], []).append(found)
+    rivals = []
+    for name, runs in by_kernel.items():
+        shares = [run["in_turns"]["winner"]["of_kernel_tuner"] for run in runs]
+        level = [str(run["matched_at"] or "never") for run in runs]
+        different = [str(run["kernel_tuner"]["configurations"]) for run in runs]
+        rivals.append([name, runs[0]["shape"], f"{geometric_mean(shares):.2f}", _listed(f"{s:.2f}" for s in shares),
+                       _listed(level), _listed(different)])  # fmt: skip
+    return _section(
+        "Kernels of others",
+        f"Kernels of ggml, Kernel Tuner, CLTune and KTT, each described by a file of at most 40 lines, on the "
+        f"{content['device']}: how many times as fast as the configuration that its authors use, or name first, the "
+        "best of some trials is, by the finals, with its interval. Files that need sub-groups are left out: its driver "
+        "names none.\n\n"
+        "Below, on PoCL with nothing else at work, Kernel Tuner's four kernels and CLTune's product, four seeds: the "
+        "speed of our best of 24 trials as a share of the best that Kernel Tuner's genetic algorithm found in 24; the "
+        "trial at which ours was level with it (98%); and how many different configurations Kernel Tuner tried.",
+        "scripts/bench_kernel_files kernels --rival kt/bin/python --trials 24 --seeds 0 1 2 3 --json seeds.json",
+        _table(["kernel", "size ", "trials", "gain", "interval"], lines),
+        _table(["kernel", "size ", "mean", "by seed", "level at", "tried"], rivals),
+    )
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return ", ".join(texts)
+
+
 def _throughput() -> str:
     lines = []
     for name in ("throughput_h200", "throughput_h200_small", "throughput_pocl"):
@@ -357,12 +398,11 @@ def _overhead() -> str:
 
 
 def _real_searches() -> str:
-    shapes = result("real_search_h200_shapes")
-    device = shapes["conditions"]["device"]
-    searches = [(f"{device}, {shape}", repeats) for shape, repeats in shapes["shapes"].items()]
-    searches += [(f"{device}, {shape}, with tables", repeats) for shape, repeats in shapes["with_tables"].items()]
-    pocl = result("real_search_pocl")
-    searches += [(f"{pocl['conditions']['device']}, {shape}", repeats) for shape, repeats in pocl["shapes"].items()]
+    searches = [
+        (f"{found['conditions']['device']}, {shape}", repeats)
+        for found in map(result, ("real_search_h200_shapes", "real_search_h100", "real_search_pocl"))
+        for shape, repeats in found["shapes"].items()
+    ]
     lines = [
         [what, trials, _ratio(after["median"]), _ratio(after["least"])]
         for what, repeats in searches
@@ -375,8 +415,7 @@ def _real_searches() -> str:
         "Real searches",
         "The share of the best known speed that the fastest single trial reaches, three to five seeds, and what the "
         "finals chose after 50 trials, on the processor after 100. The first trial is the default. Nothing was known "
-        "before, but in the row with tables: there the published ones, which hold this size. On a processor single "
-        "times err by more than is left to gain, which is why finals decide.",
+        "before. On a processor single times err by more than is left to gain, which is why finals decide.",
         "scripts/bench_real_search --device nvidia --part repeats --finals --without-tables --shape 1000,1000,1000 "
         "--trials 50 --long 200",
         _table(["device and product", "trials", "median", "least"], lines),
@@ -529,7 +568,7 @@ def _adreno() -> str:
 
 
 def _quantised() -> str:
-    content = result("qgemm_h100")
+    content, searched = result("qgemm_h100"), result("qgemm_search_h100")
     copy = content["copy_gb_per_s"]
     lines = []
     for row in content["rows"]:
@@ -541,13 +580,16 @@ def _quantised() -> str:
         lines.append([row["shape"], time, f"{rate:.0f}", f"{rate / copy:.2f}", speed, own, torch])
     return _section(
         "Quantised weights on an H100",
-        "Of products with up to eight columns the fastest of 12 to 62 configurations that were chosen by hand or drawn "
-        "and whose results were right; of 512 and 2,048 columns the rule's choice alone. None was found by a search. "
-        "Times are those of the driver's events; with int8 they include quantising the activations. Beside them "
-        "torch's product of that size in float16, and our own where it was measured in the same run. The first nine "
-        "exceed the second-level cache. The float forms of these go through matrix units, as do 4096x1x4096 and 512 "
-        "columns or more.",
-        "scripts/bench_qgemm --device nvidia --budget 60 --json qgemm.json",
+        "Found by searches, the winner and the default in turns; weights exceed the second-level cache. Times are "
+        "those of the driver's events. Beside them torch's product of that size in float16."
+        "\n\n"
+        "In the second table, of products with up to eight columns the fastest of 12 to 62 configurations that were "
+        "chosen by hand or drawn and whose results were right, before the searches; of 512 and 2,048 columns the "
+        "rule's choice alone. With int8 they include quantising the activations. Our own float16 product stands beside "
+        "them where it was measured in the same run. The first nine exceed the second-level cache. The float forms of "
+        "these go through matrix units, as do 4096x1x4096 and 512 columns or more.",
+        "scripts/bench_qgemm --device nvidia --budget 11 --json qgemm.json",
+        _searched_table(searched),
         _table(
             [
                 "m x n x k weights, mode",
@@ -560,8 +602,44 @@ def _quantised() -> str:
             ],
             lines,
         ),
-        said="The same is measured with searches, which were not run, by",
     )
+
+
+def _searched_table(content: Any) -> str:
+    copy = content["copy_gb_per_s"]
+    lines = []
+    for row in content["rows"]:
+        best = min(row["winner_us"], row["default_us"])
+        times = [f"{row[name]:.1f} us" for name in ("winner_us", "default_us")]
+        torch = _ratio(row["torch_us"] / best)
+        lines.append([row["shape"], row["trials"], *times, f"{row['bytes'] / best / 1e3 / copy:.2f}", torch])
+    columns = ["m x n x k weights", "trials", "winner", "default", f"of a copy ({copy:.0f} GB/s)", "torch's time"]
+    return _table(columns, lines)
+
+
+def _against_ggml() -> str:
+    return _section(
+        "Quantised weights against ggml",
+        "llama.cpp's OpenCL kernels and ours, both searched with as many trials (or all configurations, where ggml's "
+        "kernel has fewer), then measured in turns; ratios of medians. Its weights lie as its kernels want them, and "
+        "where it multiplies integers its activations are quantised outside the time; ours quantise them within. "
+        "Sub-groups and dot products, which NVIDIA's OpenCL has no names for, are PTX's.",
+        "scripts/bench_ggml path/to/ggml --device nvidia --trials 16 --json ggml.json",
+        _ggml_table("ggml_h100", "on the H100"),
+        _ggml_table("ggml_pocl", "on PoCL 7.1, two cores"),
+    )
+
+
+def _ggml_table(name: str, heading: str) -> str:
+    content = result(name)
+    lines = [
+        [key.removeprefix("ggml_"), *(f"{row[side]['time_ns'] / 1e3:.1f} us" for side in ("ggml", "ours")),
+         _ratio(row["ratio"])]
+        for key, row in content["rows"].items()
+        if "ratio" in row
+    ]  # fmt: skip
+    lines.append(["geometric mean", "", "", _ratio(content["geometric_mean"])])
+    return _table([f"kernel, {heading}", "ggml's", "ours", "ratio"], lines)
 
 
 def _weights_on_adreno() -> str:

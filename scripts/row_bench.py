@@ -1,4 +1,7 @@
-"""What `bench_reduce` and `bench_rows` share: tuning, calls in turns with a rival and a copy, the table, the JSON."""
+"""What `bench_reduce` and `bench_rows` share: tuning, calls in turns with a rival and copies, the table, the JSON.
+
+One copy is of up to 1 GiB, beside which launches cost nothing; the other moves as many bytes as the operation.
+"""
 
 import argparse
 import json
@@ -9,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +77,25 @@ def _run(contest: Contest, arguments: argparse.Namespace) -> None:
         database = arguments.db or Path(folder) / "bench.sqlite"
         _tune(device, problems, database, arguments.budget)
         bench = _Bench(contest, device, database, arguments.rounds)
-        rows = [bench.compare(problem) for problem in problems]
+        rows: list[dict[str, Any]] = []
+        for problem in problems:
+            rows.append(bench.compare(problem))
+            print(" ".join(_cells(rows[-1])), file=sys.stderr, flush=True)
+            if arguments.json:
+                _write(arguments.json, bench, rows)
     _print_table(bench, rows)
-    if arguments.json:
-        report = {
-            "device": device.slug,
-            "driver": device.driver,
-            "rival": bench.rival_name,
-            "copy_gb_per_s": bench.copy_gb_per_s,
-            "rounds": arguments.rounds,
-            "results": rows,
-        }
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _write(path: Path, bench: "_Bench", rows: list[dict[str, Any]]) -> None:
+    report = {
+        "device": bench.device.slug,
+        "driver": bench.device.driver,
+        "rival": bench.rival_name,
+        "copy_gb_per_s": bench.copy_gb_per_s,
+        "rounds": bench.rounds,
+        "results": rows,
+    }
+    path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 def _parse_arguments(about: str | None) -> argparse.Namespace:
@@ -147,7 +158,7 @@ class _Bench:
         self._operation = Operation(contest.family, device.selector, table=self._table, verify=False)
         self.torch = _torch() if device.family == "nvidia" else None
         self.rival_name = f"torch {self.torch.__version__}" if self.torch else f"NumPy {np.__version__}"
-        self.copy, self.copied_bytes = self._copy()
+        self._source, self._target, self._size = self._copied()
         self.copy_gb_per_s = 0.0
 
     def compare(self, problem: Problem) -> dict[str, Any]:
@@ -165,13 +176,18 @@ class _Bench:
         if not ratio <= 1:
             raise AutotuneError(f"{problem.label}: {found.configuration} is wrong: {ratio:.3g} times the tolerance")
         finish = self._operation.finish
-        calls = {"tuned": _in_a_row(tuned, finish), "rival": self._rival(problem, inputs, sets), "copy": self.copy}
+        calls = {
+            "tuned": _in_a_row(tuned, finish),
+            "rival": self._rival(problem, inputs, sets),
+            "copy": self._copy(self._size, 1),
+            "equal_copy": self._copy(min(math.ceil(problem.bytes_moved / 2), self._size), sets),
+        }
         samples = self._in_turns(calls)
         del tuned, calls
         if self.torch is not None:
             self.torch.cuda.empty_cache()
         medians = {name: statistics.median(times) / 1e3 for name, times in samples.items()}
-        self.copy_gb_per_s = self.copied_bytes / medians["copy"] / 1e3
+        self.copy_gb_per_s = 2 * self._size / medians["copy"] / 1e3
         bandwidth = problem.bytes_moved / medians["tuned"] / 1e3
         return {
             "shape": problem.label,
@@ -181,6 +197,7 @@ class _Bench:
             "call_us": medians["tuned"],
             "gb_per_s": bandwidth,
             "of_copy": bandwidth / self.copy_gb_per_s,
+            "of_equal_copy": medians["equal_copy"] / medians["tuned"],
             "copy_gb_per_s": self.copy_gb_per_s,
             "rival_call_us": medians["rival"],
             "times_rival": medians["rival"] / medians["tuned"],
@@ -204,7 +221,8 @@ class _Bench:
                 samples[name].append(_clock(calls[name], counts[name]))
         return samples
 
-    def _copy(self) -> tuple[Calls, int]:
+    def _copied(self) -> tuple[cl.Buffer, cl.Buffer, int]:
+        """Return two buffers far larger than any cache, and their size in bytes."""
         limits, queue = self.device.limits, self._operation.queue
         size = min(
             (256 if limits.is_cpu else 1024) * MIB, limits.max_allocation_bytes // 2, limits.global_memory_bytes // 8
@@ -212,7 +230,17 @@ class _Bench:
         source, target = (cl.Buffer(queue.context, cl.mem_flags.READ_WRITE, size) for _ in range(2))
         for buffer in (source, target):
             cl.enqueue_fill_buffer(queue, buffer, np.float32(1), 0, size // 4 * 4)
-        return _in_a_row([lambda: cl.enqueue_copy(queue, target, source, byte_count=size)], queue.finish), 2 * size
+        return source, target, size
+
+    def _copy(self, size: int, sets: int) -> Calls:
+        """Return copies of so many bytes, at `sets` places in turns."""
+        queue = self._operation.queue
+        starts = range(0, min(sets * size, self._size - size + 1), size)
+
+        def copy(start: int) -> None:
+            cl.enqueue_copy(queue, self._target, self._source, byte_count=size, src_offset=start, dst_offset=start)
+
+        return _in_a_row([partial(copy, start) for start in starts], queue.finish)
 
     def _rival(self, problem: Problem, inputs: Inputs, sets: int) -> Calls:
         if self.torch is None:
@@ -258,7 +286,7 @@ def _torch() -> Any:
 
 def _print_table(bench: _Bench, rows: list[dict[str, Any]]) -> None:
     print(f"\n{bench.device.name}, driver {bench.device.driver}; copy {bench.copy_gb_per_s:.0f} GB/s\n")
-    heads = ("shape", "call us", "GB/s", "of copy", f"{bench.rival_name} us", "gain")
+    heads = ("shape", "call us", "GB/s", "of copy", "of equal copy", f"{bench.rival_name} us", "gain")
     lines = [heads, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
     for line in lines:
@@ -275,6 +303,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         f"{row['call_us']:.2f}",
         f"{row['gb_per_s']:.0f}",
         f"{row['of_copy']:.1%}",
+        f"{row['of_equal_copy']:.1%}",
         f"{row['rival_call_us']:.2f}",
         f"{row['times_rival']:.2f}x",
     )

@@ -21,6 +21,7 @@ from invented_clock import Clock
 from isolation import fail_missing_tools, install
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from starlette.testclient import TestClient
 
     from autotune.service.server import Server as Service
@@ -130,6 +131,25 @@ def api(store: Store) -> Iterator["TestClient"]:
 
     with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    """Chromium, which asks nobody for anything but what tests open."""
+    pytest.importorskip("playwright")
+    from playwright.sync_api import sync_playwright
+
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    flags = (
+        "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync",
+    )  # fmt: skip
+    with sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=found, args=list(flags))
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

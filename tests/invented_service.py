@@ -100,7 +100,7 @@ def ended(client: Client, job_id: int) -> dict[str, Any]:
 
 @contextmanager
 def serving(
-    database: Path, files: Mapping[Role, Path] = MappingProxyType({}), port: int = 0, processes: int = 1
+    database: Path | str, files: Mapping[Role, Path] = MappingProxyType({}), port: int = 0, processes: int = 1
 ) -> Iterator[Server]:
     """A service, ended in order; `files` are those of its tokens."""
     with Store.open(database) as store:

@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from autotune.model.trial import Request, TrialState
 from autotune.remote.wire import code_version
 from autotune.store import Store
 from factories import PHONE, Run, device
+from untraced import untraced
 
 PROBLEMS = (GemmProblem(m=48, n=40, k=36), GemmProblem.parse("1,64,96 float16"))
 SECONDS = 16.0
@@ -258,6 +260,7 @@ def test_outputs_that_did_not_come_along_prove_nothing(result: bytes, store: Sto
     assert len(set(names)) <= 1
 
 
+@untraced()
 def test_nonsense_is_refused_clearly(result: bytes, store: Store) -> None:
     frames = _frames(result)
     refused = 0
@@ -658,26 +661,34 @@ def test_a_hot_device_rests_until_it_is_cool(imitation: Imitation, tmp_path: Pat
 
 
 def test_an_agent_survives_work_that_is_nonsense(imitation: Imitation, tmp_path: Path) -> None:
-    environment, agent, work, _ = imitation
-    for seed in range(MUTATIONS // 2):
-        (tmp_path / "work").write_bytes(_changed(work, random.Random(seed)))
-        (tmp_path / NAME).unlink(missing_ok=True)
-        done = _run_alone(agent, tmp_path / "work", tmp_path / NAME, environment)
-        told = done.stderr.decode("utf-8", "replace")
-        assert done.returncode in (0, 1, 75), (seed, told)
-        assert "Sanitizer" not in told and "runtime error" not in told, (seed, told)
+    *_, work, _ = imitation
+
+    def check(seed: int) -> None:
+        _check_survival(imitation, tmp_path / str(seed), seed, _changed(work, random.Random(seed)))
+
+    with ThreadPoolExecutor(4) as pool:  # agents wait for most of their time
+        list(pool.map(check, range(MUTATIONS // 2)))
 
 
 def test_an_agent_survives_a_result_that_is_nonsense(imitation: Imitation, tmp_path: Path) -> None:
-    environment, agent, work, result = imitation
-    (tmp_path / "work").write_bytes(work)
+    *_, work, result = imitation
     for seed in range(MUTATIONS // 2):
         changed = _frames(_changed(result, random.Random(seed)))
-        (tmp_path / NAME).write_bytes(_joined([frame + bytes(max(0, 5 - len(frame))) for frame in changed]))
-        done = _run_alone(agent, tmp_path / "work", tmp_path / NAME, environment)
-        told = done.stderr.decode("utf-8", "replace")
-        assert done.returncode in (0, 1, 75), (seed, told)
-        assert "Sanitizer" not in told and "runtime error" not in told, (seed, told)
+        joined = _joined([frame + bytes(max(0, 5 - len(frame))) for frame in changed])
+        _check_survival(imitation, tmp_path / str(seed), seed, work, joined)
+
+
+def _check_survival(imitation: Imitation, folder: Path, seed: int, work: bytes, result: bytes = b"") -> None:
+    environment, agent, *_ = imitation
+    folder.mkdir()
+    (folder / "work").write_bytes(work)
+    if result:
+        (folder / NAME).write_bytes(result)
+    done = _run_alone(agent, folder / "work", folder / NAME, environment)
+    told = done.stderr.decode("utf-8", "replace")
+    assert done.returncode in (0, 1, 75), (seed, told)
+    assert "Sanitizer" not in told and "runtime error" not in told, (seed, told)
+    (folder / NAME).unlink(missing_ok=True)
 
 
 def _kinds(result: Path) -> Counter[str]:

@@ -17,7 +17,7 @@ from autotune.kernels.reduce import ReduceProblem
 from autotune.kernels.render import render
 from autotune.lookup import Entry, TuningTable
 from autotune.measure.measurer import Measurer
-from autotune.model.configuration import Configuration
+from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
 from autotune.model.trial import Trial, TrialState
@@ -116,6 +116,30 @@ def test_many_calls_in_a_row_are_right_and_alike(
     assert measure(measurer, problem, one_launch, probe=True).state is TrialState.COMPLETE
     told = "the result depends on which work-group finishes last"
     assert len(set(Calls(pocl, problem, one_launch).results(50))) == 1, told
+
+
+MANY_PARTS = [
+    ("37,36,4100", 32, {}),  # vectors of C
+    ("33,35,9000 ldc=40", 64, {}),  # single elements, and more items than work-groups hold
+    ("20,20,40000 tn float16", 256, {}),
+    ("33,20,9000 batch=3", 64, {"work_group_n": 8}),
+]
+
+
+@pytest.mark.parametrize(("shape", "parts", "changes"), MANY_PARTS)
+def test_many_parts_of_a_result_are_shared_by_several_work_items(
+    pocl: Device, shape: str, parts: int, changes: dict[str, Value]
+) -> None:
+    problem = GemmProblem.parse(shape)
+    configuration = Configuration.of("local_tile", **{**dict(LOCAL_TILE.values), "split_k": parts, **changes})
+    few = Configuration.of("local_tile", **{**dict(configuration.values), "split_k": 16})
+    combine, of_few = (find_family("gemm").plan(problem, c).launches[1] for c in (configuration, few))
+    assert combine.local_size is not None
+    vectors = problem.m * problem.n // (4 if problem.ldc % 4 == 0 and problem.n % 4 == 0 else 1)
+    assert of_few.global_size[0] >= vectors > of_few.global_size[0] - combine.local_size[0]
+    assert combine.global_size[0] >= 8 * vectors > combine.global_size[0] - combine.local_size[0]
+    trial = Measurer(Session(pocl.selector)).measure(quick_job("", problem, configuration))
+    assert trial.state is TrialState.COMPLETE, trial.message
 
 
 SPOILED = [

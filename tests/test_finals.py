@@ -319,6 +319,7 @@ def test_finals_without_time_verify_the_fastest_and_call_it_provisional(store: S
     assert winner is not None
     assert winner.configuration == BEST and winner.verdict is Verdict.PROVISIONAL
     assert not winner.is_final and winner.samples == 0
+    assert winner.gain_over_default == winner.gain_low == winner.gain_high == 1.5, "as the search timed the default"
     assert winner.verifications == 1, "fresh inputs in any case"
     assert arena.timings == {BEST: 1}
 

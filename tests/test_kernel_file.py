@@ -107,6 +107,43 @@ def test_a_byte_order_mark_is_no_fault(folder: Path) -> None:
     assert family_of(folder, f"\ufeff{FILE}").name == family_of(folder, FILE).name
 
 
+def test_sources_of_windows_editors_are_built(folder: Path, pocl: Device) -> None:
+    (folder / "scale.cl").write_bytes(f"\ufeff{SOURCE}".replace("\n", "\r\n").encode())
+    trial = trial_of(pocl, family_of(folder, FILE.replace("\n", "\r\n")), "37")
+    assert trial.state is TrialState.COMPLETE, trial.message
+
+
+def test_what_a_compiler_says_is_told_once_and_the_same_each_time(folder: Path, pocl: Device) -> None:
+    (folder / "scale.cl").write_text(SOURCE.replace("y[at]", "z[at]"))
+    trial = trial_of(pocl, family_of(folder), "37")
+    assert trial.message.startswith("clBuildProgram failed: BUILD_PROGRAM_FAILURE: ")
+    assert "use of undeclared identifier 'z'" in trial.message
+    assert trial.message.count("BUILD_PROGRAM_FAILURE") == 1 and "0x" not in trial.message
+
+
+def test_a_kernel_that_writes_nothing_is_not_right_even_if_it_is_the_reference(folder: Path, pocl: Device) -> None:
+    text = FILE.replace('value = "n" }', "value = -5 }").replace(f"reference = {{ {RIGHT} }}\n", "")
+    trial = trial_of(pocl, family_of(folder, text), "37")
+    assert trial.state is TrialState.WRONG_RESULT and "y is never written" in trial.message
+
+
+def test_a_number_that_its_type_does_not_hold_is_told(folder: Path, pocl: Device) -> None:
+    trial = trial_of(pocl, family_of(folder, FILE.replace('value = "n"', 'value = "n * 100000000"')), "37")
+    assert trial.state is TrialState.LAUNCH_FAILED
+    assert "a scalar argument would be 3700000000, which int32 does not hold" in trial.message
+
+
+def test_check_doubts_elements_of_another_size_than_the_kernel_declares(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    family_of(folder, FILE.replace(X, X.replace("float32", "float64")))
+    main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small", "--no-simulator"])
+    assert "scale takes global const float *x, and is given elements of float64" in capsys.readouterr().err
+    family_of(folder)
+    main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small", "--no-simulator"])
+    assert "is given elements" not in capsys.readouterr().err
+
+
 def test_configurations_without_work_items_are_left_out_of_the_space(folder: Path, pocl: Device) -> None:
     text = FILE.replace("round_up(ceil_div(n, PER_ITEM), GROUP)", "n // (PER_ITEM * GROUP) * GROUP")
     family = family_of(folder, text)
@@ -166,6 +203,7 @@ def test_constraints_hold_in_the_space_those_of_every_device_included(folder: Pa
         ("sizes =", "size =", r"line 3: size: is not a key of a kernel file.*sizes"),
         ("n = 1000", "n = 0", r"line 3: sizes\.n: must be from 1"),
         ("n = 1000", "key = 1000", r"line 3: sizes\.key: this name is reserved"),
+        ('"scale"', '"reference"', r"line 1: name: this name is reserved"),
         ("[1, 2, 4]", "[1, 2, 2]", r"line 7: parameters\.PER_ITEM: has a value twice"),
         ("[1, 2, 4]", "[]", r"line 7: parameters\.PER_ITEM: needs at least one item"),
         ("{ GROUP = 32 }", "{ GROUP = 33 }", r"line 8: default\.GROUP: 33 is not among .* 16, 32, 64"),
@@ -199,6 +237,8 @@ def test_constraints_hold_in_the_space_those_of_every_device_included(folder: Pa
         ("reference", 'build_options = ["-DX={m}"]\nreference', "line 11: build_options: '-DX=.m.' uses m"),
         ("reference", 'build_options = ["{n.real}"]\nreference', "line 11: build_options: .* braces stand"),
         ("reference", 'build_options = ["{n:99999999}"]\nreference', "line 11: build_options: .* braces stand"),
+        ("[1, 2, 4]", "[1, 2.5]", r"line 7: parameters\.PER_ITEM: has 2\.5, which is neither .*\(write \"2\.5\"\)"),
+        ("[1, 2, 4]", "[false, true]", r"line 7: parameters\.PER_ITEM: has false, which .*\(write 0 and 1\)"),
     ],
 )
 def test_errors_name_file_line_and_key(folder: Path, before: str, after: str, message: str) -> None:
@@ -288,6 +328,10 @@ CONTENTS = 'x = {{ buffer = "float32", size = "n", {} }}'
         (RIGHT, 'python = "right.py:square"', "right.py:square gave 4 elements in the shape 2x2, y has 37"),
         (RIGHT, 'python = "right.py:nothing"', "right.py:nothing returned nothing"),
         (RIGHT, 'python = "right.py:others"', "right.py:others returned 'z', the outputs are y"),
+        (RIGHT, 'python = "right.py:none_at_all"', "right.py:none_at_all returned nothing, not the numbers of y"),
+        (RIGHT, 'python = "right.py:told"', "right.py:told returned elements of <U5, not the numbers of y"),
+        (RIGHT, 'python = "right.py:leaves"', "right.py: leaves failed: SystemExit: 3"),
+        (RIGHT, 'python = "left.py:scaled"', r"left\.py cannot be loaded: SystemExit: 4"),
         (RIGHT, 'outputs = { y = "none.npy" }', r"none\.npy cannot be read"),
         (RIGHT, 'outputs = { y = "wide.npy" }', r"wide\.npy has 3 elements of float64, wanted 37 of float32"),
         (X, CONTENTS.format("range = [2, 1]"), "x: the range from 2 to 1 is empty"),
@@ -306,8 +350,12 @@ def test_contents_that_cannot_be_made_are_told_with_their_file(
         "def square():\n    import numpy\n    return numpy.ones((2, 2))\n"
         "def nothing():\n    return {}\n"
         "def others(x):\n    return {'z': x}\n"
+        "def none_at_all():\n    pass\n"
+        "def told():\n    return 'right'\n"
+        "def leaves():\n    raise SystemExit(3)\n"
     )
     np.save(folder / "wide.npy", np.zeros(3))
+    (folder / "left.py").write_text("import sys\nsys.exit(4)\n")
     assert before in FILE
     family = family_of(folder, FILE.replace(before, after, 1))
     with pytest.raises((ProblemError, UsageError), match=message):
@@ -326,6 +374,9 @@ def test_contents_that_cannot_be_made_are_told_with_their_file(
         (X, CONTENTS.format("range = [1]"), "line 14: .*range needs two numbers"),
         (X, CONTENTS.format('scalar = "int32"'), "line 14: .*needs one of .* both buffer and scalar"),
         (X, X.replace('"n"', '"n, n, n"'), r"line 14: arguments\.x: has more than 2 parts"),
+        (X, X.replace('"n"', '"n, n"'), r"line 14: arguments\.x: size: only an image has two parts"),
+        (X, 'x = { image = "float32", size = "n" }', r"line 14: arguments\.x: size: has two parts, `columns, rows`"),
+        ('"int32", value = "n"', '"int32", value = 1.5', r"line 17: arguments\.n: a number of int32 cannot be 1\.5"),
         ("GROUP = [16, 32, 64]", 'GROUP = [16, "32"]', r"line 7: parameters\.GROUP: mixes numbers and texts"),
         ("GROUP = [16, 32, 64]", "n = [16, 32, 64]", r"parameters\.n: is also the name of a size"),
         ("{ n = 37 }", "{ m = 37 }", "line 4: check: m is not one of the sizes n"),
@@ -355,17 +406,46 @@ FACTOR = 'factor = { scalar = "float32", value = 2.5 }'
         ),
         (f"{FACTOR}\n{N}", f"{N}\n{FACTOR}", "in the order x, y, factor, n, and is given x, y, n, factor"),
         (N, N.replace("int32", "int64"), r"scale takes a number of int32 \(int n\), and is given n of int64"),
-        (FACTOR, FACTOR.replace("float32", "int32"), r"takes a number of float32 \(float factor\), .* of int32"),
+        (FACTOR, FACTOR.replace("float32", "int32").replace("2.5", "2"), r"takes a number of float32 .* of int32"),
         (FACTOR, 'factor = { buffer = "float32", size = 1 }', r"takes a number .*, and is given the buffer factor"),
         (X, 'x = { scalar = "float32", value = 1 }', r"takes memory \(global const float \*x\), .* the scalar x"),
         ('name = "scale"', 'name = "scales"', r"no source has a kernel scales \(there are scale, plain\)"),
         (RIGHT, 'kernel = "plan", global_size = "n"', r"no source has a kernel plan \(there are scale, plain\)"),
+        (X, 'x = { image = "float32", size = "n, 1" }', r"takes a buffer \(global const float \*x\), .* the image x"),
     ],
 )
 def test_arguments_other_than_the_kernel_declares_are_refused(
     folder: Path, before: str, after: str, message: str
 ) -> None:
     test_errors_name_file_line_and_key(folder, before, after, message)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            SOURCE.replace("global const float *x", "read_only image2d_t x"),
+            r"the kind image \(.*\), .* the buffer x",
+        ),
+        (SOURCE.replace("global const float *x", "image1d_buffer_t x"), r"of the kind line \(.*\), .* the buffer x"),
+        (SOURCE.replace("global const float *x", "read_only image3d_t x"), r"cannot give \(read_only image3d_t x\)"),
+        (SOURCE.replace("int n)", "read_only pipe int n)"), r"cannot give \(read_only pipe int n\)"),
+        (
+            SOURCE.replace("float factor, int n)", "void)").replace("global const float *x, global float *y, ", ""),
+            "takes 0",
+        ),
+        (SOURCE.replace("int n)", "sampler_t n)"), r"takes a sampler \(sampler_t n\): declare it in the source"),
+        (f"typedef struct {{ int n; }} S;\n{SOURCE.replace('int n)', 'S n)')}", r"takes a structure \(S n\)"),
+        (f"struct S {{ int n; }};\n{SOURCE.replace('int n)', 'struct S n)')}", r"takes a structure \(struct S n\)"),
+        (SOURCE.replace("int n)", "int4 n)"), r"takes a vector \(int4 n\): have it read one from a buffer"),
+        (f"/* {SOURCE.replace('//', '')} */", r"no source has a kernel scale \(there is none at all\)"),
+        ("", r"no source has a kernel scale \(there is none at all\)"),
+    ],
+)
+def test_a_kernel_that_a_file_cannot_call_is_refused(folder: Path, source: str, message: str) -> None:
+    (folder / "scale.cl").write_text(source)
+    with pytest.raises(UsageError, match=message):
+        family_of(folder)
 
 
 @pytest.mark.parametrize(
@@ -477,6 +557,19 @@ def test_every_configuration_is_compared_with_the_reference_kernel(folder: Path,
     (folder / "scale.cl").write_text(SOURCE.replace("at < n", "at < n - 1"))
     wrong = trial_of(pocl, family_of(folder), "37")
     assert wrong.state is TrialState.WRONG_RESULT
+
+
+@pytest.mark.parametrize("at", [0, 40_000, -1])
+def test_every_element_of_a_long_output_is_compared(folder: Path, at: int) -> None:
+    (folder / "right.py").write_text("def scaled(x):\n    return 2.5 * x\n")
+    family = family_of(folder, FILE.replace(RIGHT, 'python = "right.py:scaled"'))
+    case = family.make_case(family.problem_type.parse("100000"), 0)
+    right = 2.5 * case.inputs["x"]
+    assert case.error_ratio({"y": right}) <= 1.0
+    for wrong in (right[at] + 1, -right[at] + 1, np.nan, np.inf):
+        found = right.copy()
+        found[at] = wrong
+        assert case.error_ratio({"y": found}) > 1.0
 
 
 def test_a_python_function_is_a_reference(folder: Path, pocl: Device) -> None:
@@ -654,6 +747,19 @@ def test_init_writes_a_file_that_needs_little(folder: Path, pocl: Device, capsys
         draft(folder / "scale.cl", "scales")
 
 
+def test_a_kernel_called_like_a_family_of_ours_gets_a_name_of_its_own(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "reduce.cl").write_text("kernel void reduce(global float *y, int n) { y[get_global_id(0)] = n; }\n")
+    assert main(["init", str(folder / "reduce.cl")]) == 0
+    text = (folder / "reduce.toml").read_text()
+    assert 'name = "reduce_kernel"' in text and 'kernel = "reduce"' in text
+    assert main(["check", str(folder / "reduce.toml"), "--device", pocl.selector, "--no-simulator"]) == 0
+    (folder / "reduce.toml").write_text(text.replace("reduce_kernel", "reduce"))
+    assert main(["check", str(folder / "reduce.toml"), "--device", pocl.selector]) == 2
+    assert "reduce is a kernel family of autotune's own (choose another name)" in capsys.readouterr().err
+
+
 GUESSED = """
 #define WIDTH 4096
 #define HEIGHT 2048
@@ -697,7 +803,69 @@ def test_init_guesses_what_the_source_leaves_to_its_build(folder: Path) -> None:
     }
     assert file.outputs == ["dst"], "through a pointer made from it"
     assert file.arguments["near"].local == "4 * block_size_x * block_size_y"
-    assert "# check this: its type is pair" in text and "(--kernel NAME): other" in text
+    assert "# check this: it is global pair *restrict dst" in text
+    assert "(--kernel NAME): other" in text
+
+
+DERIVED = """
+#define TILE (8u)
+#if WIDTH == 1
+typedef float pixel;
+#elif WIDTH == 4
+typedef float4 pixel;
+#endif
+#if WIDTH > 1
+#define STEP 1
+#else
+#define STEP 2
+#endif
+#define ROWS (HIGH/SPLIT)
+#define IN __global const
+#define KEPT __attribute__((unused))
+__attribute__((reqd_work_group_size(WG_X, WG_Y, 1)))
+__kernel void blend(IN pixel *restrict src, __global float *sum, unsigned int count, int srcOffset, int stride) {
+#if UNROLL > 0
+#pragma unroll UNROLL
+#endif
+    for (int i = 0; i < ROWS; i += STEP)
+        sum[get_global_id(0)] += ((IN float *)src)[i * TILE + srcOffset + stride];
+}
+"""
+
+
+def test_init_reads_qualifiers_and_empty_lists_and_no_kernels_of_macros(folder: Path) -> None:
+    written = f"#define MADE(name) kernel void name(global float *x) {{ }}\n{SOURCE.replace('*y', '*restrict const y')}"
+    (folder / "made.cl").write_text(written)
+    text = draft(folder / "made.cl")
+    assert 'kernel = "scale"' in text and 'y = { buffer = "float32", size = "n", access = "out" }' in text
+    (folder / "none.cl").write_text("kernel void none(void) { }\n")
+    assert "void" not in draft(folder / "none.cl")
+    (folder / "made.cl").write_text(f"{written.splitlines()[0]}\nMADE(one)\n")
+    with pytest.raises(UsageError, match="has kernels only that macros write"):
+        draft(folder / "made.cl")
+
+
+def test_init_looks_into_macros_conditions_and_includes(folder: Path) -> None:
+    (folder / "body.h").write_text(DERIVED)
+    (folder / "blend.cl").write_text('#include "body.h"\n')
+    text = draft(folder / "blend.cl")
+    (folder / "blend.toml").write_text(text)
+    file = read_kernel_file(folder / "blend.toml")
+    assert file.local_size == "WG_X, WG_Y", "what is required before the kernel's own keyword"
+    assert file.sizes == {"count": 1024}, "neither offsets nor strides"
+    some = (16, 4, 8, 32, 64)
+    assert file.parameters == {
+        "TILE": (8, 2, 4, 16, 32),
+        "WIDTH": (1, 2, 4),
+        "UNROLL": (0, 1),
+        "HIGH": some,
+        "SPLIT": some,
+        "WG_X": some,
+        "WG_Y": some,
+    }
+    assert file.arguments["src"].buffer == "float32" and "# check this: it is IN pixel *restrict src" in text
+    assert [file.arguments[name].access for name in ("src", "sum")] == ["in", "inout"]
+    assert [file.arguments[name].value for name in ("srcOffset", "stride")] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ A real service over HTTP, a worker with an invented device, and headless Chromiu
 
 import json
 import re
-import shutil
 import sqlite3
 import textwrap
 import time
@@ -21,7 +20,7 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("playwright")
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
@@ -37,10 +36,6 @@ from kernel_files import registered
 from small_kernels import AXPY
 
 SLUG = INVENTED_PROCESSOR.slug
-FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -55,17 +50,6 @@ def paced_time(job: Job) -> float | TrialState:
     """Slowly, if wanted; some fail."""
     time.sleep(Pace.seconds)
     return TrialState.WRONG_RESULT if dict(job.configuration.values).get("unroll") == 2 else invented_time(job)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
-    with sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=found, args=list(FLAGS))
-        yield opened
-        opened.close()
 
 
 @contextmanager

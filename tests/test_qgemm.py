@@ -415,7 +415,7 @@ class TestJudge:
     ) -> None:
         if is_sampled:
             monkeypatch.setattr(QGemmCase, "FULL_REFERENCE_MACS", 1)
-            monkeypatch.setattr(QGemmCase, "ROWS_AT_ONCE", 1000)
+            monkeypatch.setattr(QGemmCase, "WEIGHTS_AT_ONCE", 1000)
         problem = QGemmProblem.parse(shape)
         case = QGemmCase(problem, 7)
         right = self.right(case, problem)

@@ -5,10 +5,8 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -304,20 +302,6 @@ def test_networks_are_totalled_over_their_tuned_layers() -> None:
 
 
 # In a browser
-
-
-@pytest.fixture
-def browser() -> Iterator["Browser"]:
-    pytest.importorskip("playwright")
-    from playwright.sync_api import sync_playwright
-
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
-    with sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        opened.close()
 
 
 def test_a_page_opens_from_disk_and_draws_itself(tmp_path: Path, browser: "Browser") -> None:

@@ -192,21 +192,42 @@ def test_what_needs_other_hardware_is_right_in_emulation(
         assert trial.state is TrialState.COMPLETE, (configuration, trial.message)
 
 
-@pytest.mark.parametrize("shape", ["9,264,rms_norm_add_weight float16", "4,96,rope float16 heads=3"])
-def test_the_stores_for_nvidia_are_right(measurer: Measurer, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
-    """Their source is other code where the compiler is NVIDIA's."""
-    replaced = []
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "width"),
+    [
+        ("9,264,rms_norm_add_weight float16", 8), ("9,272,softmax_mask float16", 16), ("9,270,layer_norm float16", 2),
+        ("4,96,rope float16 heads=3", 8), ("4,96,rope float16 heads=3", 2), ("9,264,swiglu", 4), ("9,272,rms_norm", 16),
+    ],
+)  # fmt: skip
+def test_how_nvidia_reads_and_writes_is_right(
+    measurer: Measurer, monkeypatch: pytest.MonkeyPatch, shape: str, width: int, streams: bool
+) -> None:
+    """Their source is other code where the compiler is NVIDIA's; its instruction is spelled out here."""
+    streamed = []
+
+    def spelled(found: re.Match[str]) -> str:
+        streamed.append(found)
+        words = re.findall(r'"([rf])"\((.*?)\)', found[1])
+        kind = {"r": "uint", "f": "float"}[words[0][0]]
+        stores = (f"((__global {kind} *)to)[{e}] = {value};" for e, (_, value) in enumerate(words))
+        return f"{{ {' '.join(stores)} }}"
 
     def chosen(source: str) -> str:
-        replaced.append(source.count("#ifdef cl_nv_pragma_unroll"))
-        return source.replace("#ifdef cl_nv_pragma_unroll", "#if 1")
+        source = source.replace("#ifdef cl_nv_pragma_unroll", "#if 1")
+        source, count = re.subn(r"(bool streams =) .*?;", rf"\1 {int(streams)};", source)
+        assert count == 1
+        return re.sub(
+            r'asm volatile\("st\.global\.cs.*?: : "l"\(\(ulong\)to\), (.*?)\);', spelled, source, flags=re.DOTALL
+        )
 
     spoil_sources(monkeypatch, chosen)
     problem = RowsProblem.parse(shape)
-    configuration = Configuration.of("serial", work_group_size=0, vector_width=8, unroll=1, loads="aligned")
+    unroll = 1 + streams  # or the program of the other case would be taken
+    configuration = Configuration.of("serial", work_group_size=0, vector_width=width, unroll=unroll, loads="aligned")
     trial = measurer.measure(quick_job("", problem, configuration, seed=3))
     assert trial.state is TrialState.COMPLETE, trial.message
-    assert replaced and all(count == 1 for count in replaced)
+    assert streamed
 
 
 TREE = Configuration.of(

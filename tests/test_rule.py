@@ -141,6 +141,14 @@ def test_small_products_are_spread_over_the_compute_units() -> None:
     assert rows(default("nvidia-h200", "4096,4096,4096")) == 128
 
 
+@pytest.mark.parametrize("shape", ["100,100,100000", "64,64,50000", "128,128,20000 nt", "100,100,100000 float16"])
+def test_a_very_long_k_is_shared_by_many_work_groups(shape: str) -> None:
+    chosen, problem = default("nvidia-h200", shape), GemmProblem.parse(shape)
+    assert chosen.number("split_k") > 32
+    assert -(-problem.m // rows(chosen)) * -(-problem.n // columns(chosen)) * chosen.number("split_k") >= 128
+    assert chosen["combine"] == "launch", "the last work-group would join too many parts by itself"
+
+
 def test_an_image_has_to_pay_for_its_copy() -> None:
     assert default("adreno-740", "1024,1024,1024")["b_storage"] == "image"
     assert default("adreno-740", "64,64,64")["b_storage"] == "buffer"

@@ -5,7 +5,6 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -26,7 +25,6 @@ from factories import trial
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def load(name: str) -> Any:
@@ -69,24 +67,6 @@ class TestShell:
         assert "--cov" in self._run(tmp_path / "all", "test", "").stdout
         one = self._run(tmp_path / "one", "test", "", "tests/test_cli.py").stdout
         assert one.splitlines()[-1].endswith("tests/test_cli.py") and "--cov" not in one
-
-
-class TestPlot:
-    def test_a_panel_for_each_space_and_a_line_for_each_sampler_that_ran_there(self) -> None:
-        row = {"median": {"10": 0.7, "100": 0.9}}
-        samplers = {"ours": {"one": row, "two": row}, "kt a": {"one": row, "two": row}, "kt b": {"two": row}}
-        drawn = ElementTree.fromstring(load("search_plot.py").plot(samplers))
-        panels = drawn.findall(f"{SVG}g")
-        assert [panel.findtext(f"{SVG}text") for panel in panels] == ["one", "two"]
-        lines = [[p for p in panel.iter(f"{SVG}polyline") if p.get("stroke") != "#ddd"] for panel in panels]
-        assert [len(found) for found in lines] == [2, 3]
-        (first, last) = (point.split(",") for point in (lines[0][0].get("points") or "").split())
-        assert float(first[0]) < float(last[0]) and float(first[1]) > float(last[1]), "later is right, better is up"
-
-    def test_what_ran_on_few_spaces_is_shown_last(self) -> None:
-        good, poor = {"median": {"10": 0.99}}, {"median": {"10": 0.6}}
-        samplers = {"ours": {"a": poor, "b": poor}, "few": {"a": good}, "all": {"a": poor, "b": poor}, "random": {}}
-        assert load("search_plot.py")._shown(samplers) == ["ours", "all", "few", "random"]
 
 
 class TestForetoldGain:

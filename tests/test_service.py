@@ -36,6 +36,7 @@ from autotune.remote.worker import Offer
 from autotune.search import Budget, tune
 from autotune.service import fleet
 from autotune.service.server import Place, Server, serve
+from autotune.service.station import Station
 from autotune.store import Holder, Store, new_owner
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store.service_claim import Claim
@@ -177,7 +178,7 @@ def test_a_device_of_another_driver_helps_nobody(server: Server, client: Client)
 
 def test_every_model_gets_a_search_before_one_gets_several() -> None:
     stations = [
-        fleet.Station(
+        Station(
             id="", name=name, session="", device=device, model=device, model_digest="", address="", since="", heard=0.0
         )
         for name, device in ((name, replace(DEVICE, slug=f"pocl-{name[0]}")) for name in ("a1", "a2", "b1", "b2", "c1"))

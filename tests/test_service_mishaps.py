@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,26 @@ pytest.importorskip("fastapi")
 
 from autotune import store as store_module
 from autotune.cli import serve
+from autotune.codec import Node
 from autotune.errors import DatabaseAwayError, RefusedError, StoreError, UnreachableError, WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.model.trial import Job, Request
+from autotune.model.device import Device
+from autotune.model.trial import Job, Request, Trial
 from autotune.remote import Client
-from autotune.service import core
+from autotune.remote.wire import plain_job, plain_trial
+from autotune.service import core, fleet
 from autotune.service.core import Service
-from autotune.service.fleet import Assignment, Fleet, Station
+from autotune.service.fleet import Fleet
 from autotune.service.job_search import Errand, Search, Stopping
 from autotune.service.searches import Search as RunningSearch
+from autotune.service.server import Server
+from autotune.service.station import Assignment, Station
 from autotune.store import Store
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store.models import ProblemRow
 from autotune.store.transactions import Together
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from invented_service import Paused, invented_time, offering, serving, wait_for
+from invented_service import HandMade, Paused, invented_time, offering, serving, submitted, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 SHAPE = "96,96,96"
@@ -82,11 +88,27 @@ def test_a_worker_that_leaves_while_its_turn_begins_is_answered_at_once() -> Non
     assert asyncio.run(turn()) == (None, "")
 
 
-def a_search(store: Store, troubles: int = 0) -> Search:
+def test_a_service_that_ends_makes_no_worker_wait_for_its_result() -> None:
+    """That is delivered to the next."""
+    fleet, station = a_station()
+    job = Job(selector="0:0", problem=NEW.requests[0].problem, configuration=FAMILY.baseline)
+    station.assignment = assignment = Assignment(job)
+    result = {"id": assignment.id, "job": plain_job(job), "trial": plain_trial(FakeWorker(invented_time).run(job))}
+    fleet.stop()
+
+    async def turn() -> object:
+        async with asyncio.timeout(5):
+            return await fleet.take_turn(station, "", [Node(result, "result")], 25.0)
+
+    with pytest.raises(Stopping):
+        asyncio.run(turn())
+
+
+def a_search(store: Store, troubles: int = 0, device: Device = DEVICE) -> Search:
     """Of the next problem, in this process."""
     taken = store.jobs.take(DEVICE.slug, "one")
     assert taken is not None
-    errand = Errand(job=taken[0], problem=taken[1], device=DEVICE, troubles=troubles)
+    errand = Errand(job=taken[0], problem=taken[1], device=device, troubles=troubles)
     return Search(errand, store, lambda *_: None, lambda: False)
 
 
@@ -158,6 +180,94 @@ def test_searches_go_on_in_another_process_when_theirs_is_killed(tmp_path: Path)
         assert len(searched) == len(set(searched))
         assert len(worker.jobs) == len(trials)
         assert store.in_flight() == [] == store.quarantined()
+
+
+def stored_once(server: Server, jobs: Sequence[Job]) -> bool:
+    """Whether each trial was launched once and is in the ledger once."""
+    stored = [its.trial.configuration for its in server.service.store.trials(DEVICE.slug, "gemm")]
+    return sorted(map(str, stored)) == sorted(str(job.configuration) for job in jobs)
+
+
+def test_a_result_is_stored_though_its_search_is_killed_as_it_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, killed = Assignment.finish, list[int]()
+    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
+
+        def finished(assignment: Assignment, trial: Trial) -> None:
+            if killed:
+                finish(assignment, trial)
+            else:
+                killed.extend(server.service.search_pids)
+                os.kill(killed[0], signal.SIGKILL)
+
+        monkeypatch.setattr(Assignment, "finish", finished)
+        with offering(server.url) as worker:
+            job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=5, algorithms=["microtile"])
+            wait_for(lambda: client.job(job["id"])["state"] == "done")
+        assert killed and client.job(job["id"])["problems"][0]["attempts"] == 2
+        assert stored_once(server, worker.jobs)
+        store = server.service.store
+        assert store.in_flight() == [] == store.quarantined()
+
+
+@pytest.mark.parametrize("is_cpu", [True, False])
+def test_a_search_stores_each_trial_before_it_wants_the_next(store: Store, is_cpu: bool) -> None:
+    """Which is how the service knows that a result is stored."""
+    device = dataclasses.replace(DEVICE, limits=dataclasses.replace(DEVICE.limits, is_cpu=is_cpu))
+    stored: list[int] = []
+
+    def work(job: Job) -> float:
+        stored.append(len(store.trials(DEVICE.slug, "gemm")))
+        return invented_time(job)
+
+    store.add_device(device)
+    store.jobs.add(NEW)
+    a_search(store, device=device).run(FakeWorker(work))
+    assert stored == list(range(len(stored))) and len(stored) > 3
+
+
+def test_a_result_is_delivered_again_until_its_search_has_stored_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "STORED_S", 0.2)
+    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
+        job = submitted(server, client)
+        worker = HandMade(server.url)
+        given = worker.turn()
+        [pid] = server.service.search_pids
+        os.kill(pid, signal.SIGSTOP)
+        for _ in range(2):
+            answer = worker.answer(results=(worker.result(given),))
+            assert (answer["trial"], answer["is_stored"]) == (None, False)
+        assert server.service.store.trials(DEVICE.slug, "gemm") == []
+        monkeypatch.setattr(fleet, "STORED_S", 20.0)
+        os.kill(pid, signal.SIGCONT)
+        answer = worker.answer(results=(worker.result(given),))
+        assert answer["is_stored"] and answer["trial"]["id"] != given["id"]
+        assert len(server.service.store.trials(DEVICE.slug, "gemm")) == 1
+        client.cancel(job["id"])
+        worker.turn(results=(worker.result(answer["trial"]),), wait_s=0)
+
+
+def test_a_result_is_stored_though_its_worker_leaves_before_its_search_could(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The station is gone meanwhile, and with it the search that had it."""
+    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
+        submitted(server, client)
+        worker = HandMade(server.url)
+        given = worker.turn()
+        [pid] = server.service.search_pids
+        os.kill(pid, signal.SIGSTOP)
+        delivering = threading.Thread(target=worker.answer, kwargs={"results": (worker.result(given),)})
+        delivering.start()
+        [station] = server.service.fleet.stations()
+        wait_for(lambda: station.reported is not None)
+        server.service._call_soon(partial(server.service.fleet.dismiss, station))
+        delivering.join(20)
+        assert len(server.service.store.trials(DEVICE.slug, "gemm")) == 1
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_helper_that_joins_as_the_search_ends_is_free_again(store: Store) -> None:

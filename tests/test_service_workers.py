@@ -27,7 +27,7 @@ from autotune.remote import Client, wire
 from autotune.remote import worker as remote_worker
 from autotune.remote.wire import code_version, plain_trial, read_trial
 from autotune.remote.worker import Offer, own_name, own_secret
-from autotune.service import core, fleet, workers_api
+from autotune.service import core, fleet, station, workers_api
 from autotune.service.access import Access, Role, role_needed
 from autotune.service.app import make_app
 from autotune.service.core import Service
@@ -542,8 +542,8 @@ def test_a_worker_that_says_running_for_ever_loses_its_trial_and_the_search_goes
     job = submitted(server, client)
     hangs = HandMade(server.url, "hangs")
     given = hangs.turn()
-    monkeypatch.setattr(fleet, "LIMIT_FACTOR", 0.0)
-    monkeypatch.setattr(fleet, "EXTRA_S", 0.5)
+    monkeypatch.setattr(station, "LIMIT_FACTOR", 0.0)
+    monkeypatch.setattr(station, "EXTRA_S", 0.5)
     server.service.fleet.assign(*_again(server))
     store = server.service.store
     wait_for(lambda: _is_lost(hangs, given))

@@ -31,7 +31,7 @@ from autotune.service.fleet import Fleet
 from autotune.service.forms import MAX_WORKER_NAME
 from autotune.service.membership import Membership
 from autotune.service.neighbours import Neighbours
-from autotune.service.server import Place, Server
+from autotune.service.server import Server
 from autotune.store import Attempt, Holder, Store, new_owner, shared_queue
 from autotune.store.jobs import JobKind, JobLedger, JobProblem, JobState, NewJob
 from autotune.store.notices import MAX_BYTES, Notices
@@ -49,6 +49,7 @@ from invented_service import (
     invented_worker,
     offering,
     secret_of,
+    serving,
     slow,
     wait_for,
 )
@@ -250,18 +251,8 @@ def test_the_extra_is_named_where_procrastinate_is_missing(postgresql: str, monk
 @contextmanager
 def served(place: str) -> Iterator[tuple[Server, Client]]:
     """A service in this process."""
-    with Store.open(place) as store:
-        server = Server(Place(port=0), store, lambda _: None)
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        wait_for(lambda: bool(server.url))
-        try:
-            with Client(server.url) as client:
-                yield server, client
-        finally:
-            server.handle_exit(signal.SIGTERM, None)
-            thread.join(ENDS_IN_S)
-            assert not thread.is_alive()
+    with serving(place) as server, Client(server.url) as client:
+        yield server, client
 
 
 def test_a_job_is_submitted_and_followed_at_one_service_and_searched_by_another(postgresql: str) -> None:

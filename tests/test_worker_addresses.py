@@ -1,10 +1,13 @@
 """A worker with several addresses stays with one service, goes to the next, and loses nothing on the way."""
 
+import os
+import signal
 import socket
 import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +15,14 @@ pytest.importorskip("fastapi")
 
 from autotune.cli import main
 from autotune.errors import RefusedError
+from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.model.trial import Job
 from autotune.remote import Client
 from autotune.remote import worker as remote_worker
-from autotune.remote.wire import code_version
+from autotune.remote.connection import Connection
+from autotune.remote.wire import code_version, plain_job
 from autotune.remote.worker import Offer
-from autotune.service import workers_api
+from autotune.service import core, fleet, workers_api
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from invented_service import Paused, in_thread, invented_time, invented_worker, serving, submitted, wait_for
 
@@ -73,6 +79,54 @@ def test_what_was_measured_for_a_service_that_is_gone_is_delivered_to_the_next(
         f"{DEVICE.slug} is offered to http://127.0.0.1:{port}" for port in ports
     ]
     assert any(f"trying again at http://127.0.0.1:{ports[1]}" in line for line in told)
+
+
+def test_what_a_service_that_ends_had_and_not_stored_is_delivered_to_the_next(
+    tmp_path: Path, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "STORED_S", 0.1)
+    monkeypatch.setattr(core, "END_S", 0.5)
+    paused, database = Paused(), tmp_path / "db.sqlite"
+    worker = FakeWorker(paused)
+    offer = Offer(invented_worker(addresses(ports)), DEVICE, worker, lambda _: None)
+    with ExitStack() as stack:
+        with serving(database, port=ports[0]) as first, Client(first.url) as client:
+            stack.enter_context(in_thread(offer))
+            wait_for(lambda: is_offered(client))
+            job = submitted(first, client)
+            assert paused.begun.wait(20)
+            os.kill(
+                first.service.search_pids[0], signal.SIGSTOP
+            )  # it is killed with its service, which it does not hear
+            paused.goes_on.set()
+            [station] = first.service.fleet.stations()
+            wait_for(lambda: station.reported is not None)
+        second = stack.enter_context(serving(database, port=ports[1]))
+        client = stack.enter_context(Client(second.url))
+        wait_for(lambda: client.job(job["id"])["state"] == "done")
+        store = second.service.store
+        stored = [its.trial.configuration for its in store.trials(DEVICE.slug, "gemm")]
+        assert sorted(map(str, stored)) == sorted(str(job.configuration) for job in worker.jobs)
+        assert store.quarantined() == [] == store.in_flight()
+
+
+def test_what_is_given_again_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a service to which a worker returns that has delivered the result elsewhere."""
+    job = Job(selector="0:0", problem=GemmProblem(m=96, n=96, k=96), configuration=FAMILY.baseline)
+    given, delivered = {"id": "0" * 16, "job": plain_job(job)}, list[str]()
+    worker = FakeWorker(invented_time)
+    offer = Offer(invented_worker("http://127.0.0.1:1"), DEVICE, worker, lambda _: None)
+
+    def call(self: Connection, method: str, path: str, body: Any = None, **_: Any) -> Any:
+        results = (body or {}).get("results", [])
+        delivered.extend(result["id"] for result in results)
+        offer.is_stopping = len(delivered) >= 2
+        return {"id": "w1", "trial": None if len(delivered) >= 2 else given}
+
+    monkeypatch.setattr(Connection, "call", call)
+    offer.serve()
+    assert delivered == [given["id"]] * 2
+    assert worker.jobs == [job]
 
 
 def test_a_worker_stays_with_one_service_and_skips_addresses_where_nobody_answers(

@@ -19,7 +19,7 @@ from autotune.testing import INVENTED_PROCESSOR
 JSON = {"Content-Type": "application/json"}
 SESSION = "0" * 32
 TURN = {"session": SESSION, "running": "", "results": [], "wait_s": 0}
-NOTHING = {"trial": None, "refused": ""}
+NOTHING = {"trial": None, "refused": "", "is_stored": True}
 ID = "0123456789abcdef"
 WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
 

@@ -30,8 +30,13 @@ SIMULATOR = "oclgrind"
 """A device that finds data races, bad accesses and uninitialised values, thousands of times slower than others."""
 SIMULATED_S = 300.0
 MOST_COMPLAINTS = 10
-FAULT = " (a fault: the kernel leaves its memory, or reads what is not aligned, as NVIDIA's local void * is not)"
-"""What a driver means that refuses its queue after a launch."""
+REASONS = {
+    "INVALID_COMMAND_QUEUE|OUT_OF_RESOURCES": "a fault: the kernel leaves its memory, or reads what is not aligned, as "
+    "NVIDIA's local void * is not",
+    "INVALID_WORK_GROUP_SIZE": "is global_size a multiple of local_size, and local_size what the kernel asks for?",
+    "INVALID_KERNEL_NAME": "the source has no kernel of this name",
+}
+"""What a driver may mean by its refusals."""
 _INSIDE = "AUTOTUNE_SIMULATED"
 """Environment variable that is set in the process that Oclgrind runs."""
 
@@ -53,6 +58,10 @@ def check_command(options: argparse.Namespace) -> int:
     from autotune.search.own_kernel import use_file
 
     family = use_file(options.file)
+    from autotune.kernel_file.signature import doubts
+
+    for doubt in doubts(family.file):
+        tell(f"note: {doubt}")
     is_small = options.small and family.file.check
     from autotune.device.discovery import find_devices
 
@@ -166,7 +175,7 @@ def _print(device: Device, rows: list[tuple[Problem, Trial]]) -> None:
         measured = trial.measurement
         told = f"right, {measured.time_ns / 1e3:.4g} us" if measured else trial.state.value
         told += f": {trial.message}" if trial.message else ""
-        told += FAULT if re.search("INVALID_COMMAND_QUEUE|OUT_OF_RESOURCES", trial.message) else ""
+        told += "".join(f" ({reason})" for refusal, reason in REASONS.items() if re.search(refusal, trial.message))
         print(f"{device.slug}  {problem.label}  {trial.configuration.algorithm}: {told}")
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 from autotune.cli.arguments import argument, command, flag
@@ -32,8 +33,10 @@ def init_command(options: argparse.Namespace) -> int:
         print_json(schema())
         return 0
     from autotune.kernel_file.draft import draft
+    from autotune.kernel_file.format import REFERENCE
     from autotune.kernel_file.reading import read_kernel_file
     from autotune.kernel_file.t1 import from_t1
+    from autotune.kernels import is_family
 
     source: Path | None = options.source
     if source is None:
@@ -44,6 +47,9 @@ def init_command(options: argparse.Namespace) -> int:
         source, text, notes = from_t1(source)
     else:
         text = draft(source, options.kernel)
+    name = re.search(r'(?m)^name = "(\w+)"$', text)
+    if name and (is_family(name[1]) or name[1] == REFERENCE):
+        text = text.replace(name[0], f'name = "{name[1][:25]}_kernel"', 1)
     if path.resolve().parent not in (source.resolve().parent, *source.resolve().parents):
         raise UsageError(f"{path} must lie in a folder that holds {source}", hint=f"-o {source.with_suffix('.toml')}")
     shown = source.resolve().relative_to(path.resolve().parent).as_posix()

@@ -25,6 +25,7 @@ from autotune.device.quirks import (
     set_threads,
     shortened,
     text,
+    without_noise,
 )
 from autotune.device.sensors import Reading, Sensors, find_sensors
 from autotune.errors import AutotuneError, BuildError, DeviceSelectionError, KernelError, LaunchError, WorkGroupError
@@ -139,7 +140,7 @@ class Session:
         except Exception as error:
             # pyopencl raises if it cannot read the name of the device or its platform, even if the build succeeded.
             if program is None or isinstance(error, cl.Error) or not self._is_built(program):
-                raise BuildError(shortened(str(error))) from error
+                raise BuildError(shortened(without_noise(str(error)))) from error
         return program
 
     def _is_built(self, program: Any) -> bool:
@@ -250,7 +251,7 @@ class Session:
                         kernel.set_arg(index, cast("Any", cl.LocalMemory(argument.size_bytes)))
                     elif not isinstance(argument, str):
                         kind = NUMPY_TYPES[argument.dtype]
-                        kernel.set_arg(index, kind(scalars.get(argument.name, argument.value)))
+                        kernel.set_arg(index, _number(kind, scalars.get(argument.name, argument.value)))
                         if argument.name in variables:
                             named.append((index, variables.index(argument.name), kind))
                     elif argument in operands:
@@ -356,6 +357,14 @@ def _new_queue(place: "str | cl.Context", profiles: bool) -> tuple[cl.Context, c
 def _all(image: Memory) -> tuple[int, int]:
     """Return the region of a whole image, in pixels."""
     return image.width, image.height
+
+
+def _number(kind: type[np.generic], value: float) -> np.generic:
+    """Return a scalar argument. Raises LaunchError for a number that its type does not hold."""
+    try:
+        return kind(value)
+    except OverflowError as error:
+        raise LaunchError(f"a scalar argument would be {value}, which {kind.__name__} does not hold") from error
 
 
 @contextmanager

@@ -97,6 +97,13 @@ def shortened(message: str, limit: int = 1500) -> str:
     return message if len(message) <= limit else message[:limit] + " ..."
 
 
+def without_noise(message: str) -> str:
+    """Return what pyopencl says of a failed build without its repetitions, and without addresses and folders."""
+    message = re.sub(r"\A(\w+ failed: \w+)(?: - \1)+", r"\1", message)
+    message = re.sub(r"\s*\bBuild on <pyopencl\.Device [^>\n]*>:\s*", ": ", message)
+    return re.sub(r"\s*\(options: *\)", "", re.sub(r" ?-I \S*/pyopencl/cl\b", "", message))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Quirks:
     """What measuring has to know of a driver."""

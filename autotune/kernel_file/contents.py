@@ -2,7 +2,7 @@
 
 import inspect
 import runpy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,10 @@ from autotune.space.family import Case
 
 RELATIVE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2}
 """Tolerances unless the file has one; integers must be equal."""
+
+
+_PART = 2**15
+"""Elements that are compared at once."""
 
 
 class FileCase(Case):
@@ -45,6 +49,8 @@ class FileCase(Case):
         self.inputs: Mapping[str, NDArray[Any]] = inputs
         self.right: dict[str, NDArray[Any]] = {}
         """What outputs must be, once it is known."""
+        self._usual: dict[str, float] = {}
+        """Root of the mean square of each, once it was needed."""
         if file.reference.python:
             self.right = self._computed(sizes)
         elif file.reference.outputs:
@@ -54,35 +60,51 @@ class FileCase(Case):
     def expect(self, outputs: Mapping[str, NDArray[Any]]) -> None:
         self.reference = None
         self.right = {name: values.copy() for name, values in outputs.items()}
+        self._usual = {}
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
-        self.remark = "; ".join(filter(None, (self._unwritten(name, values) for name, values in outputs.items())))
-        return max((self._ratio(outputs[name], right) for name, right in self.right.items()), default=float("inf"))
+        shares = {name: self._unwritten(name, values) for name, values in outputs.items()}
+        self.remark = "; ".join(
+            f"{name} is never written"
+            if share == 1
+            else f"{share:.3g} of the elements of {name} are never written: is global_size too small?"
+            for name, share in shares.items()
+            if share
+        )
+        if 1 in shares.values():
+            return float("inf")
+        ratios = (self._ratio(name, outputs[name], right) for name, right in self.right.items())
+        return max(ratios, default=float("inf"))
 
-    def _ratio(self, found: NDArray[Any], right: NDArray[Any]) -> float:
+    def _ratio(self, name: str, found: NDArray[Any], right: NDArray[Any]) -> float:
         given = self._file.reference
         relative = RELATIVE.get(found.dtype.name, 0.0) if given.relative is None else given.relative
         if not relative and not given.absolute:
             return 0.0 if np.array_equal(found, right, equal_nan=found.dtype.kind == "f") else float("inf")
-        a, b = found.astype(np.float64), right.astype(np.float64)
-        is_number = np.isfinite(b)
-        # What is not a number in the reference, such as elements that no kernel writes, must be the same.
-        if not np.array_equal(a[~is_number], b[~is_number], equal_nan=True):
-            return float("inf")
-        a, b = a[is_number], b[is_number]
-        if not len(b):
-            return 0.0
-        tolerance = given.absolute + relative * np.maximum(np.abs(b), np.sqrt(np.mean(b * b)))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratios = np.where(a == b, 0.0, np.abs(a - b) / tolerance)
-        return float("inf") if np.isnan(ratios).any() else float(ratios.max())
+        if name not in self._usual:
+            self._usual[name] = _root_mean_square(right)
+        worst = 0.0
+        for a, b in zip(_parts(found), _parts(right), strict=True):
+            is_number = np.isfinite(b)
+            # What is not a number in the reference, such as elements that no kernel writes, must be the same.
+            if not is_number.all():
+                if not np.array_equal(a[~is_number], b[~is_number], equal_nan=True):
+                    return float("inf")
+                a, b = a[is_number], b[is_number]
+            tolerance = given.absolute + relative * np.maximum(np.abs(b), self._usual[name])
+            with np.errstate(invalid="ignore", divide="ignore"):
+                ratios = np.where(a == b, 0.0, np.abs(a - b) / tolerance)
+            largest = float(ratios.max(initial=0.0))
+            if not largest < float("inf"):
+                return float("inf")
+            worst = max(worst, largest)
+        return worst
 
-    def _unwritten(self, name: str, found: NDArray[Any]) -> str:
-        """Return the share of an output's elements that still hold what was there before the call, if there are any."""
+    def _unwritten(self, name: str, found: NDArray[Any]) -> float:
+        """Return the share of an output's elements that still hold what was there before the call."""
         if self._file.arguments[name].access != "out" or found.dtype.kind != "f":
-            return ""
-        share = float(np.mean(found == _poison(found.dtype, self._seed)))
-        return f"{share:.3g} of the elements of {name} are never written: is global_size too small?" if share else ""
+            return 0.0
+        return float(np.mean(found == _poison(found.dtype, self._seed)))
 
     def _computed(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
         """Return what the Python function says. Raises ProblemError when it fails or returns something else."""
@@ -95,6 +117,19 @@ class FileCase(Case):
         if not found:
             raise ProblemError(f"{function} returned nothing")
         return {output: _fitting(values, self.inputs[output], function, output) for output, values in found.items()}
+
+
+def _parts(values: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
+    """Yield an array in parts that a processor's cache holds, in double precision."""
+    flat = values.reshape(-1)
+    for start in range(0, len(flat), _PART):
+        yield flat[start : start + _PART].astype(np.float64)
+
+
+def _root_mean_square(values: NDArray[Any]) -> float:
+    """Return the root of the mean square of those elements that are finite; 0 if none is."""
+    parts = [part[np.isfinite(part)] for part in _parts(values)]
+    return float(np.sqrt(sum(float(np.dot(part, part)) for part in parts) / max(1, sum(map(len, parts)))))
 
 
 def _poison(kind: "np.dtype[Any]", seed: int) -> Any:
@@ -110,6 +145,9 @@ def _poison(kind: "np.dtype[Any]", seed: int) -> Any:
 
 def _fitting(values: Any, like: NDArray[Any], source: str, name: str) -> NDArray[Any]:
     array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        what = "nothing" if values is None else f"elements of {array.dtype}"
+        raise ProblemError(f"{source} returned {what}, not the numbers of {name}")
     if array.size != like.size:
         shape = f" in the shape {'x'.join(map(str, array.shape))}" if array.ndim > 1 else ""
         raise ProblemError(
@@ -131,7 +169,7 @@ def _called(file: KernelFile, function: str, known: Mapping[str, Any]) -> Any:
     given = {key: value for key, value in known.items() if takes_all or key in accepted}
     try:
         return found(**{k: value.copy() if isinstance(value, np.ndarray) else value for k, value in given.items()})
-    except Exception as error:  # code of others may raise anything
+    except (Exception, SystemExit) as error:  # code of others may raise anything
         raise ProblemError(f"{path}: {name} failed: {type(error).__name__}: {error}") from error
 
 
@@ -152,7 +190,7 @@ def _function(path: Path, name: str) -> Callable[..., Any]:
         found = runpy.run_path(str(path))[name]
     except KeyError as error:
         raise ProblemError(f"{path} defines no function {name}") from error
-    except Exception as error:  # code of others may raise anything
+    except (Exception, SystemExit) as error:  # code of others may raise anything
         raise ProblemError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     finally:
         _loading.pop()

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import UsageError, did_you_mean
-from autotune.kernel_file.source import read_text
+from autotune.kernel_file.source import with_includes
 from autotune.model.problem import ELEMENT_TYPES, Problem
 
 _BEGINNING = re.compile(r"\b(?:__)?kernel\b")
@@ -16,7 +16,7 @@ _HEAD = re.compile(
 )
 _LONGEST_HEAD = 4096
 """Characters of a kernel's declaration."""
-_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\d{1,6})[ \t]*$", re.MULTILINE)
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d{1,6})[uU]?\)?[ \t]*$", re.MULTILINE)
 _GROUP = re.compile(r"reqd_work_group_size\s*\(([^()]*)\)")
 C_TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items()}
 """Our names of the types of OpenCL C."""
@@ -24,7 +24,12 @@ _OTHERS = {"unsigned": "uint32", "size_t": "uint64", "bool": "uint8", "void": "u
 _USUAL_SIZE = 1024
 _LARGEST = 1024
 """Largest number of a source that is taken for something to choose, rather than a size."""
-_GROUP_NAMES = re.compile(r"(block|group|wg|work|local)", re.IGNORECASE)
+_GROUP_NAMES = (
+    re.compile(r"(block|group|wg|work|local)_?size", re.IGNORECASE),
+    re.compile(r"(block|group|wg|work|local)", re.IGNORECASE),
+)
+"""What names of the work-group have in them, the surest first."""
+_NO_SIZES = re.compile(r"(?i).*(?:off|stride|pitch).*|ld[abc]")
 _OUTPUT_NAMES = re.compile(r"(?:p_|d_)?(?:out\w*|dst\w*|dest\w*|res\w*|y|c)", re.IGNORECASE)
 _OF_LANGUAGE = re.compile(
     r"(?:CLK_|CL_|M_|FLT_|DBL_|HALF_|U?(?:CHAR|SHRT|INT|LONG)_|__|cl_|as_|convert_)\w*|\d\w*|INFINITY|NAN|MAXFLOAT|NULL"
@@ -46,10 +51,17 @@ class Argument:
     """The whole declaration."""
     is_written: bool
     """The kernel's body seems to write to it."""
+    is_updated: bool
+    """The body seems to add to what is there."""
 
     @property
     def is_pointer(self) -> bool:
         return "*" in self.text or "[" in self.text
+
+    @property
+    def is_fixed(self) -> bool:
+        """What it points to is constant or local."""
+        return re.search(r"\b(?:const|(?:__)?constant|(?:__)?local)\b", self.text.partition("*")[0]) is not None
 
     def has(self, *words: str) -> bool:
         return any(re.search(rf"\b(?:__)?{word}\b", self.text) for word in words)
@@ -69,21 +81,30 @@ def draft(source: Path, kernel: str = "") -> str:
 
     Raises UsageError when the source cannot be read or has no such kernel.
     """
-    text = without_comments(read_text(source))
-    kernels = {found["name"]: found for found in heads(text)}
+    text = without_comments(with_includes(source))
+    # With blanks for what macros are, which only looks like a kernel.
+    plain = re.sub(r"(?m)^[ \t]*#[ \t]*define\b(?:\\\n|.)*$", lambda macro: re.sub(r"\S", " ", macro[0]), text)
+    kernels = {found["name"]: found for found in heads(plain)}
     if not kernels:
-        raise UsageError(f"{source} defines no kernel", hint="write the kernel file by hand: autotune help kernels")
+        what = "has kernels only that macros write" if any(heads(text)) else "defines no kernel"
+        raise UsageError(f"{source} {what}", hint="write the kernel file by hand: autotune help kernels")
     name = kernel or next(iter(kernels))
     if name not in kernels:
         hint = did_you_mean(name, kernels) or f"there are {', '.join(kernels)}"
         raise UsageError(f"{source} has no kernel {name[:80]!r}", hint=hint)
     found = kernels[name]
     body = text[found.end() :]
-    body = body[: next((other.start() for other in heads(body)), None)]
-    source_ = _Source(text=text, kernel=name, others=[other for other in kernels if other != name], body=body)
-    arguments = {argument.name: argument for argument in declared_arguments(found["arguments"], body)}
-    group = _GROUP.search(found[0])
-    return "\n".join(_lines(source.name, source_, list(arguments.values()), group[1] if group else ""))
+    body = body[: next((other.start() for other in heads(plain[found.end() :])), None)]
+    before = re.split(r"[;}]", text[max(0, found.start() - 300) : found.start()])[-1]
+    group = _GROUP.search(before + found[0])
+    required = group[1] if group else ""
+    others = [other for other in kernels if other != name]
+    source_ = _Source(text=text, kernel=name, others=others, body=f"{required};{body}")
+    arguments = {
+        argument.name: replace(argument, type=source_.type_of(argument.type))
+        for argument in declared_arguments(found["arguments"], body)
+    }
+    return "\n".join(_lines(source.name, source_, list(arguments.values()), required))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +126,7 @@ class _Source:
     def numbers(self) -> dict[str, int]:
         """Numbers that are defined, and used other than to ask whether they are."""
         plain = re.sub(r"^[ \t]*#[ \t]*(?:ifn?def|undef)\b.*$|\bdefined\s*\(?\s*\w+", "", self.text, flags=re.MULTILINE)
-        defined = {name: int(value) for name, value in _DEFINE.findall(self.text)}
+        defined = {name: int(value) for name, value in _DEFINE.findall(self.text) if self._definitions(name) == 1}
         return {name: value for name, value in defined.items() if len(re.findall(rf"\b{name}\b", plain)) > 1}
 
     @property
@@ -113,19 +134,37 @@ class _Source:
         """Names that the kernel or a condition of the preprocessor uses, and nothing defines, as for ``-D`` options."""
         plain = re.sub(r'"[^"\n]*"', "", self.text)
         conditions = " ".join(re.findall(r"^[ \t]*#[ \t]*(?:el)?if\b(.*)$", plain, re.MULTILINE))
-        used = re.findall(r"(?<![.\w>])([A-Za-z_]\w*)\b(?!\s*\()", f"{re.sub(r'#.*', '', self.body)} {conditions}")
+        macros = " ".join(re.findall(r"^[ \t]*#[ \t]*define[ \t]+\w+[ \t]+(\S.*)$", plain, re.MULTILINE))
+        text = f"{re.sub(r'#.*', '', self.body)} {conditions} {re.sub(r'__attribute__ *[(]+.*?[)]{2}', '', macros)}"
+        used = re.findall(r"(?<![.\w>])([A-Za-z_]\w*)\b(?!\s*\()", text)
         return [name for name in dict.fromkeys(used) if not _OF_LANGUAGE.fullmatch(name) and not self._defines(name)]
+
+    def _definitions(self, name: str) -> int:
+        """How often a name is defined: more than once where the source derives it from others."""
+        return len(re.findall(rf"#[ \t]*define[ \t]+{name}\b", self.text))
+
+    def type_of(self, name: str) -> str:
+        """Return the type of OpenCL C that a name of a type stands for first in the source; else the name."""
+        for _ in range(4):
+            made = rf"\btypedef\s+(\w+)\s+{name}\s*;|#[ \t]*define[ \t]+{name}[ \t]+(\w+)[ \t]*$"
+            found = re.search(made, self.text, re.MULTILINE)
+            name = (found[1] or found[2]) if found else name
+        return name
 
     def _defines(self, name: str) -> bool:
         pointer = "" if name.isupper() else rf"|[A-Za-z_]\w*\s*\*+\s*{name}\s*[=;,)\[]"
         declared = rf"[A-Za-z_]\w*\s+{name}\b|[,}}]\s*{name}\s*(?:[=;,)\[]|$)|#\s*define\s+{name}\b{pointer}"
         keywords = r"\b(?:return|else|case|defined|if|elif|sizeof)\b"
-        return re.search(declared, re.sub(keywords, "(", self.text), re.MULTILINE) is not None
+        without = rf"#[ \t]*pragma\b.*|{_GROUP.pattern}"
+        plain = re.sub(without, "", re.sub(keywords, "(", self.text))
+        return re.search(declared, plain, re.MULTILINE) is not None
 
     def values_of(self, name: str) -> list[int]:
         """Return values for a name that is not defined: those that conditions compare with, or powers of two."""
-        compared = {int(v) for v in re.findall(rf"#.*\b{name}\s*[=!]=\s*(\d{{1,9}})\b", self.text)}
-        is_switch = not re.search(rf"\b{name}\b", re.sub(r"#.*", "", self.text))
+        compared = {int(v) for v in re.findall(rf"#.*\b{name}\s*[=!>]=\s*(\d{{1,9}})\b", self.text)}
+        above = {int(v) for v in re.findall(rf"#.*\b{name}\s*>\s*(\d{{1,4}})\b", self.text)}
+        compared |= above | {2 * limit or 1 for limit in above}
+        is_switch = not re.search(rf"\b{name}\b", re.sub(r"#[ \t]*(?:(?:el)?if|undef|pragma).*", "", self.text))
         if len(compared) > 1 or compared - {0, 1}:
             return sorted(compared)
         return [0, 1] if compared or is_switch else [16, 4, 8, 32, 64]
@@ -153,24 +192,30 @@ def without_comments(text: str) -> str:
 def declared_arguments(text: str, body: str) -> Iterator[Argument]:
     """Yield the arguments that a kernel declares, from the text between its parentheses and that of its body."""
     qualifiers = r"\b(?:__)?(?:const|restrict|volatile|global|local|constant|private|read_only|write_only|unsigned)\b"
-    for part in filter(None, map(str.strip, re.sub(r"(?m)^[ \t]*#.*$", "", text).split(","))):
+    for part in map(str.strip, re.sub(r"(?m)^[ \t]*#.*$", "", text).split(",")):
+        if part in ("", "void"):
+            continue
         plain = re.sub(r"__attribute__\s*\(\(.*?\)\)|\[[^\]]*\]", "", part)
         words = re.findall(r"\w+", re.sub(qualifiers, " ", plain))
         unsigned = "u" if re.search(r"\bunsigned\b", part) else ""
-        kind = f"{unsigned}{words[0] if len(words) > 1 else 'int'}" if words else "int"
         name = words[-1] if words else "unnamed"
+        types = [word for word in words[:-1] if word != "int"]  # long int is long; macros may stand before a type
+        kind = f"{unsigned}{types[-1] if types else 'int'}"
         # Through a pointer that is made from it, too.
         made = "|".join([name, *re.findall(rf"\*\s*(\w+)\s*=[^;=]*\b{name}\b[^;]*;", body)])
         written = rf"\b(?:{made})\s*\[[^;]*?\][.\w]*\s*[-+*/%&|^]?=(?!=)|[;{{}})]\s*\*[^;=]*\b(?:{made})\b[^;=]*=(?!=)"
         stored = rf"\b(?:vstore\w*|atom\w*|write_image\w*)\s*\([^;]*\b(?:{made})\b"
         is_written = bool(re.search(f"{written}|{stored}", body))
-        yield Argument(name=name, type=kind, text=part, is_written=is_written)
+        updated = rf"\b(?:{made})\s*\[[^;=]*?\][.\w]*\s*[-+*/%&|^]=|\batom\w*\s*\([^;]*\b(?:{made})\b"
+        is_updated = bool(re.search(updated, body))
+        yield Argument(name=name, type=kind, text=part, is_written=is_written, is_updated=is_updated)
 
 
 def _lines(name: str, source: _Source, arguments: list[Argument], group: str) -> Iterator[str]:
     numbers = [a for a in arguments if not a.is_pointer and not is_image(a) and a.element[0] in ("int32", "uint32")]
     large = [name for name, value in source.numbers.items() if value > _LARGEST]
-    sizes = [a.name for a in numbers if not hasattr(Problem, a.name)] or large or ["n"]
+    free = [a.name for a in numbers if not hasattr(Problem, a.name) and not _NO_SIZES.fullmatch(a.name)]
+    sizes = free or large or ["n"]
     parameters = {
         key: values_near(key, value, source.text) for key, value in source.numbers.items() if key not in sizes
     }
@@ -204,9 +249,9 @@ def _lines(name: str, source: _Source, arguments: list[Argument], group: str) ->
         yield f"{key} = {values}  # the source does not define it: check this"
     yield ""
     yield "[arguments]  # in order; `size` is in elements"
-    outputs = [a.name for a in arguments if a.is_written and a.is_pointer and not a.has("local", "const", "constant")]
+    outputs = [a.name for a in arguments if a.is_written and a.is_pointer and not a.is_fixed]
     if not outputs:
-        free = [a.name for a in arguments if a.is_pointer and not a.has("local", "const", "constant")]
+        free = [a.name for a in arguments if a.is_pointer and not a.is_fixed]
         outputs = [name for name in free if _OUTPUT_NAMES.fullmatch(name)] or free
     items_of_group = " * ".join(local)
     yield from (f"{a.name} = {{ {_entry(a, sizes, a.name in outputs, items_of_group)} }}{_doubt(a)}" for a in arguments)
@@ -224,9 +269,10 @@ def _work_group(source: _Source, required: str, undefined: list[str]) -> list[st
     parts = [part.strip() for part in required.split(",")] if required else []
     while len(parts) > 1 and parts[-1] == "1":
         parts.pop()
-    named = sorted(name for name in (*source.numbers, *undefined) if _GROUP_NAMES.search(name))
-    if not parts and len(named) == source.dimensions:
-        parts = named
+    for pattern in _GROUP_NAMES:
+        named = sorted(name for name in (*source.numbers, *undefined) if pattern.search(name))
+        if not parts and len(named) == source.dimensions:
+            parts = named
     own = ["LOCAL_SIZE"] if source.dimensions == 1 else [f"LOCAL_SIZE_{axis}" for axis in _AXES[: source.dimensions]]
     return parts or own
 
@@ -251,7 +297,8 @@ def _first(value: int, values: list[int]) -> list[int]:
 def _doubt(argument: Argument) -> str:
     """Return a comment on an argument whose type is not one of OpenCL C."""
     is_known = is_image(argument) or argument.element[0] != "uint8" or argument.type in ("uchar", "bool")
-    return "" if is_known else f"  # check this: its type is {argument.type}"
+    is_plain = is_known and re.search(rf"\b{argument.type.removeprefix('u')}\b|\b{argument.type}\b", argument.text)
+    return "" if is_plain else f"  # check this: it is {' '.join(argument.text.split())}"
 
 
 def is_image(argument: Argument) -> bool:
@@ -270,7 +317,7 @@ def _entry(argument: Argument, sizes: list[str], is_output: bool, work_group: st
     if argument.is_pointer and argument.has("local"):
         return f'local = "{width * ELEMENT_TYPES[element].size_bytes} * {work_group}"'
     if argument.is_pointer:
-        access = ', access = "out"' if is_output else ""
+        access = f', access = "{"inout" if argument.is_updated else "out"}"' if is_output else ""
         return f'buffer = "{element}", size = "{f"{width} * " if width > 1 else ""}{size}"{access}'
     if argument.name in sizes:
         return f'scalar = "{element}", value = "{argument.name}"'

@@ -225,7 +225,7 @@ class FileFamily(KernelFamily):
                 yield Constraint(
                     name=f"work_group_{number}",
                     condition=Expression(f"{product} <= max_work_group_size"),
-                    because=f"the device has no work-groups of {launch.local_size}",
+                    because=f"work-groups of {launch.local_size} have more work-items than the device allows",
                 )
         local = [f"({entry.local})" for entry in self.file.arguments.values() if entry.local != ""]
         if local and self._depends(" + ".join(local)):

@@ -8,9 +8,9 @@ from itertools import chain
 from math import prod
 from pathlib import Path
 
-from autotune.codec import Node, parse, read, read_file
+from autotune.codec import Node, parse, read, read_file, visible
 from autotune.errors import ConfigurationError, TableError, UsageError, did_you_mean
-from autotune.kernel_file.format import NAME, ArgumentEntry, KernelFile, LaunchEntry
+from autotune.kernel_file.format import NAME, REFERENCE, ArgumentEntry, KernelFile, LaunchEntry
 from autotune.model.device import DeviceLimits
 from autotune.model.problem import ELEMENT_TYPES, Problem
 from autotune.space.expression import Expression
@@ -36,6 +36,7 @@ def read_kernel_file(path: Path) -> KernelFile:
         text = read_file(path).decode("utf-8-sig")
         node = parse(text) if path.suffix == ".json" else Node(tomllib.loads(text))
         _refuse_unknown(node.members())
+        _refuse_fractions(node.value.get("parameters"))
         file = dataclasses.replace(read(KernelFile, node), path=path.resolve())
         _check(file)
     except UnicodeDecodeError as error:
@@ -70,6 +71,8 @@ def _names(file: KernelFile) -> Faults:
         for name in getattr(file, section):
             if not pattern.fullmatch(name):
                 yield f"{section}.{name}", NAME.description
+    if file.name == REFERENCE:
+        yield "name", "this name is reserved: choose another"
     if not file.sizes:
         yield "sizes", "needs at least one size"
     for name in file.sizes:
@@ -123,6 +126,10 @@ def _fault_of(entry: ArgumentEntry, file: KernelFile) -> str:
         f"over: {entry.over} is not a buffer argument": not entry.over or (over is not None and over.buffer != ""),
         f"images have no channels of {entry.element}": kind not in ("image", "line")
         or ELEMENT_TYPES[entry.element].channel != "",
+        f"a number of {entry.scalar} cannot be {entry.value}": not (
+            entry.scalar and isinstance(entry.value, float) and ELEMENT_TYPES[entry.scalar].is_whole
+        )
+        or entry.value.is_integer(),
         "a pixel has 1, 2 or 4 channels": entry.channels != 3,
         "fill = 'file' and `file` go together": (entry.fill == "file") == (entry.file != ""),
         "fill = 'python' and `python` go together": (entry.fill == "python") == (entry.python != ""),
@@ -160,7 +167,10 @@ def _formulas(file: KernelFile) -> Faults:
         key = f"arguments.{name}"
         # What is compared, and what it is computed from, must not depend on the configuration.
         is_free = entry.access == "scratch" or entry.over != ""
-        yield from _faults_of(key, entry.size, known if is_free else sizes, most_parts=2)
+        faults = [*_faults_of(key, entry.size, known if is_free else sizes, most_parts=2)]
+        yield from faults
+        if not faults and entry.size != "" and (len(parts(entry.size)) == 2) != (entry.image != ""):
+            yield key, "size: has two parts, `columns, rows`" if entry.image else "size: only an image has two parts"
         for formula in (entry.local, entry.row_pitch, entry.value):
             yield from _faults_of(key, formula, known)
         for bound in entry.range:
@@ -242,6 +252,16 @@ def _refuse_unknown(data: Mapping[str, object]) -> None:
     for name in data:
         if name not in known:
             raise TableError(f"{name}: is not a key of a kernel file", hint=did_you_mean(name, known))
+
+
+def _refuse_fractions(parameters: object) -> None:
+    """Raise TableError for a parameter with values that are neither whole numbers nor texts, such as 0.5."""
+    for name, values in parameters.items() if isinstance(parameters, dict) else ():
+        for value in values if isinstance(values, list) else ():
+            if isinstance(value, float | bool):
+                hint = f'write "{value}"' if isinstance(value, float) else "write 0 and 1"
+                message = f"has {str(value).lower()}, which is neither a whole number nor a text"
+                raise TableError(f"parameters.{visible(name)}: {message}", hint=hint)
 
 
 def _line_of(text: str, key: str) -> int:

@@ -48,7 +48,7 @@ def read_text(path: Path) -> str:
     try:
         if path.stat().st_size > MOST_SOURCE_BYTES:
             raise UsageError(f"{path} is larger than {MOST_SOURCE_BYTES // 2**20} MiB")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -90,6 +90,8 @@ def families_of_files() -> Mapping[str, "KernelFamily"]:
             if path.endswith(KERNEL_FILES)
             else _checked(lambda path=path: _run_file(path), f"{FILES}: {path}")
         )
+        if family.name in _built_in_names():
+            raise UsageError(f"{path}: {family.name} is a kernel family of autotune's own", hint="choose another name")
         if family.name in found:
             raise UsageError(f"{FILES}: two files define a kernel family {family.name}", hint="list one of them")
         found[family.name] = family

@@ -112,10 +112,6 @@ class Convolution:
     groups: int = 1
 
     @property
-    def multiply_adds(self) -> int:
-        return self.outputs * self.side**2 * self.inputs // self.groups * self.window**2
-
-    @property
     def product(self) -> Request:
         """The convolution as im2col and one product; only for `groups` of 1."""
         assert self.groups == 1
@@ -241,20 +237,19 @@ PRESETS = {
             f"Llama 3.2 1B writing one token after {LLAMA_CONTEXT - 1} others",
             lambda: _llama_1b(1, LLAMA_CONTEXT),
         ),
+        *(
+            Preset(
+                f"{model.name}-{mix}-{step}",
+                f"{model.title} in {mix.upper()}, "
+                + (f"reading {tokens} tokens" if tokens > 1 else "writing one token"),
+                partial(products, model, mix, tokens),
+                group=model.name,
+            )
+            for model in MODELS
+            for mix in model.mixes
+            for step, tokens in STEPS.items()
+        ),
     )
-}
-
-
-PRESETS |= {
-    f"{model.name}-{mix}-{step}": Preset(
-        f"{model.name}-{mix}-{step}",
-        f"{model.title} in {mix.upper()}, " + (f"reading {tokens} tokens" if tokens > 1 else "writing one token"),
-        partial(products, model, mix, tokens),
-        group=model.name,
-    )
-    for model in MODELS
-    for mix in model.mixes
-    for step, tokens in STEPS.items()
 }
 
 

@@ -111,8 +111,17 @@ def template_hash(family: KernelFamily, algorithm: str) -> str:
 @cache
 def names_read(family: KernelFamily, algorithm: str) -> frozenset[str]:
     """Return the names that the source may depend on: configurations with equal values for them share a source."""
-    parsed = [_parsed(family, name) for name in _templates(family, algorithm)]
-    return frozenset(name for template in parsed for name in find_undeclared_variables(template))
+    return frozenset().union(*(_undeclared(family, name) for name in _templates(family, algorithm)))
+
+
+@cache
+def _undeclared(family: KernelFamily, name: str) -> frozenset[str]:
+    return frozenset(find_undeclared_variables(_parsed(family, name)))
+
+
+@cache
+def _referenced(family: KernelFamily, name: str) -> list[str]:
+    return sorted(n for n in find_referenced_templates(_parsed(family, name)) if n)
 
 
 def _parsed(family: KernelFamily, name: str) -> Any:
@@ -136,8 +145,7 @@ def _templates(family: KernelFamily, algorithm: str) -> list[str]:
         name = pending.pop(0)
         if name not in found:
             found.append(name)
-            parsed = _parsed(family, name)
-            pending += sorted(n for n in find_referenced_templates(parsed) if n)
+            pending += _referenced(family, name)
     return found
 
 

@@ -1,7 +1,7 @@
 """What the families that go over the rows of an input, reduce and rows, declare alike."""
 
 from autotune.space.expression import Expression
-from autotune.space.family import Parameter, constraint, parameter
+from autotune.space.family import Algorithm, Constraint, Parameter, constraint, parameter
 
 WORK_GROUP_FITS = constraint(
     "work_group_fits_device",
@@ -20,7 +20,8 @@ ALIGNMENT_MATTERS = constraint(
 LOCAL_MEMORY = constraint(
     "totals_fit_local_memory", "4 * work_group_size <= local_memory_bytes", "the totals exceed local memory"
 )
-SHARED_ROWS = (
+ROWS_PER_GROUP = parameter("rows_per_group", (1, 2, 4, 8, 16, 32, 64), "rows that a work-group computes side by side")
+_SHARED_ROWS = (
     constraint("row_is_shared", "work_group_size >= 2 * rows_per_group", "a row needs two work-items or more"),
     constraint("rows_to_do", "rows_per_group < 2 * batch", "most of every work-group would have no row to compute"),
     constraint(
@@ -30,11 +31,29 @@ SHARED_ROWS = (
     ),
 )
 """Of algorithms in which the work-items of a work-group share rows."""
-ROW_A_WORK_ITEM = (
+_ROW_A_WORK_ITEM = (
     constraint("rows_to_do", "work_group_size < 2 * batch", "most of every work-group would have no row to compute"),
     constraint("pass_within_row", "vector_width * unroll < 2 * channels", "one pass is longer than a row"),
 )
 """Of algorithms in which a work-item has a row of its own."""
+_SUB_GROUPS = (
+    constraint("device_has_sub_groups", "has_sub_groups == 1", "the device has no sub-groups"),
+    constraint(
+        "items_to_do",
+        "(row_of == 'work_group' and work_group_size * vector_width * unroll < 2 * channels) "
+        "or (row_of == 'sub_group' and vector_width * unroll < channels)",
+        "one pass of the work-items that share a row is longer than the row",
+    ),
+)
+_FAN_IN = parameter("fan_in", (2, 4, 16), "totals that one level of the tree joins into one")
+_FAN_IN_WITHIN_ROW = constraint(
+    "fan_in_within_row",
+    "fan_in * rows_per_group <= work_group_size",
+    "one level would join more totals than a row has",
+)
+_TAKES_PTX = constraint("device_takes_ptx", "has_ptx == 1", "only NVIDIA's compiler accepts the instruction")
+_ROW_OF = parameter("row_of", ("work_group", "sub_group"), "what shares a row")
+_STANDARD = parameter("standard", ("CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested")
 
 
 def work_group(*values: int) -> Parameter:
@@ -45,3 +64,51 @@ def work_group(*values: int) -> Parameter:
 def features(*texts: str) -> tuple[Expression, ...]:
     """Return the derived numbers of an algorithm, after the elements that a work-item has under way."""
     return tuple(Expression(text) for text in ("vector_width * unroll", *texts))
+
+
+def row_algorithms(
+    common: tuple[Constraint, ...],
+    reading: tuple[Parameter, ...],
+    kept: tuple[Parameter, ...] = (),
+    joined: tuple[Constraint, ...] = (),
+    fits_group: tuple[Constraint, ...] = (),
+    fits_sub_group: tuple[Constraint, ...] = (),
+) -> tuple[Algorithm, ...]:
+    """Return `serial`, `local_tree`, `shuffle` and `sub_group` with what all algorithms of a family have.
+
+    Where work-items share rows, these also have the parameters `kept` and the constraints `joined`, and `fits_group` or
+    `fits_sub_group`.
+    """
+    groups = work_group(16, 32, 64, 128, 256, 512, 1024)
+    in_group = (*common, *joined, *_SHARED_ROWS, *fits_group, LOCAL_MEMORY)
+    per_row = features("work_group_size // rows_per_group")
+    return (
+        Algorithm(
+            name="serial",
+            meaning="one row per work-item",
+            parameters=(work_group(0, 1, 8, 32, 64, 128, 256), *reading),
+            constraints=(*common, *_ROW_A_WORK_ITEM),
+            features=features(),
+        ),
+        Algorithm(
+            name="local_tree",
+            meaning="one or several rows per work-group, joined by a tree in local memory",
+            parameters=(groups, ROWS_PER_GROUP, *reading, *kept, _FAN_IN),
+            constraints=(*in_group, _FAN_IN_WITHIN_ROW),
+            features=per_row,
+        ),
+        Algorithm(
+            name="shuffle",
+            meaning="as local_tree, joined by NVIDIA's shuffle instruction",
+            parameters=(work_group(32, 64, 128, 256, 512, 1024), ROWS_PER_GROUP, *reading, *kept),
+            constraints=(*in_group, _TAKES_PTX),
+            features=per_row,
+        ),
+        Algorithm(
+            name="sub_group",
+            meaning="one row per work-group or sub-group, joined by the device's sub-group reduction",
+            parameters=(groups, _ROW_OF, *reading, *kept, _STANDARD),
+            constraints=(*common, *joined, LOCAL_MEMORY, *_SUB_GROUPS, *fits_sub_group),
+            features=features(),
+        ),
+    )

@@ -242,7 +242,8 @@ class _Runner:
             if not self._operands.are_intact(loaded):
                 raise _Refused(TrialState.WRONG_RESULT, f"the kernel writes into its inputs ({on})")
         if not ratio <= 1.0:
-            raise _Refused(TrialState.WRONG_RESULT, f"the error is {ratio:.3g} times the tolerance ({on})")
+            also = f"; {loaded.case.remark}" if loaded.case.remark else ""
+            raise _Refused(TrialState.WRONG_RESULT, f"the error is {ratio:.3g} times the tolerance ({on}){also}")
         return ratio, outputs
 
     def _error_ratio(self, case: Case, outputs: Mapping[str, NDArray[Any]]) -> float:

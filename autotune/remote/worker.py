@@ -52,6 +52,10 @@ _UNKNOWN, _TEMPLATES_DIFFER = 404, 409
 _FATAL = frozenset({401, 403, 422})
 
 
+_Begun = tuple[str, Future[dict[str, Any]]]
+"""The id of a trial, and its result when it has ended."""
+
+
 class Runs(Protocol):
     """What an `Offer` needs to measure: `autotune.measure.worker.Worker`, or a fake."""
 
@@ -88,9 +92,10 @@ class Offer:
         self._options = find_profile(device).build_options
         self._measuring = ThreadPoolExecutor(1)
         self._id = ""
-        self._current: tuple[str, Future[dict[str, Any]]] | None = None
-        self._delivered: list[dict[str, Any]] = []
-        """The last result accepted. A service killed just then may not have stored it: every greeting repeats it."""
+        self._current: _Begun | None = None
+        """What is measured now, or was measured and has not been stored."""
+        self._last: _Begun | None = None
+        """What was begun last, stored or not. Every greeting repeats its result, and it is never begun again."""
         self._failures = 0
         """Number of addresses that failed since a call last succeeded."""
         self._pause_s = FIRST_PAUSE_S
@@ -170,7 +175,7 @@ class Offer:
         if not self._id:
             self._greet()
         trial_id = self._current[0] if self._current is not None else ""
-        results = self._finished(HEARTBEAT_S)
+        results = _result_of(self._current, HEARTBEAT_S)
         if self._closing.is_set():
             return
         running = trial_id if self._current is not None and not results else ""
@@ -185,27 +190,24 @@ class Offer:
         answer = self._connection.call(
             "POST", f"/api/workers/{self._id}/turn", turn, timeout_s=wait_s + HEARTBEAT_S + 5
         )
-        if results:
-            self._current, self._delivered = None, results
         if not isinstance(answer, dict):
             raise self._connection.not_a_service()
+        if results and answer.get("is_stored", True):
+            self._current = None
         if answer.get("refused"):
             self._tell(f"{self._device.slug}: a result was refused: {printable(str(answer['refused']))}")
         given = answer.get("trial")
         if given is not None and not (isinstance(given, dict) and {"id", "job"} <= given.keys()):
             raise self._connection.not_a_service()
-        if given is not None and not self.is_stopping and self._current is None and given["id"] != trial_id:
-            self._begin(given)
-
-    def _finished(self, patience_s: float) -> list[dict[str, Any]]:
-        """Return the result of the current trial in a list, empty if there is none within `patience_s`."""
-        if self._current is None or not wait([self._current[1]], patience_s).done:
-            return []
-        return [{"id": self._current[0], **self._current[1].result()}]
+        if given is not None and not self.is_stopping and self._current is None:
+            if self._last is not None and self._last[0] == given["id"]:
+                self._current = self._last  # this service does not know yet that another has the result
+            else:
+                self._begin(given)
 
     def _greet(self) -> None:
         """Register the device and deliver finished results, which even a service with other templates accepts."""
-        finished = self._finished(0.0)
+        results = _result_of(self._last, 0.0)
         form = {
             "name": self._service.name,
             "secret": self._service.secret,
@@ -213,26 +215,26 @@ class Offer:
             "code": code_version(),
             "selector": _number_of(self._device.selector),
             "device": plain_device(self._device),
-            "results": [*self._delivered, *finished],
+            "results": results,
         }
         try:
             answer = self._connection.call("POST", "/api/workers", form)
         except RefusedError as error:
-            if finished and error.status == _TEMPLATES_DIFFER:  # the results were accepted anyway
-                self._current, self._delivered = None, finished
+            if results and error.status == _TEMPLATES_DIFFER:  # the results were stored anyway
+                self._current = None
             raise
         if not isinstance(answer, dict) or "id" not in answer:
             raise self._connection.not_a_service()
         self._id, self._was_accepted = str(answer["id"]), True
         if self._closing.is_set():
             self._leave()  # `close` could not: it did not have the id yet
-        if finished:
-            self._current, self._delivered = None, finished
+        if results:
+            self._current = None
         self._told = ""
         self._tell(f"{self._device.slug} is offered to {self._connection.url}")
 
     def _begin(self, given: dict[str, Any]) -> None:
-        self._current = str(given["id"]), self._measuring.submit(self._measure, given["job"])
+        self._current = self._last = str(given["id"]), self._measuring.submit(self._measure, given["job"])
 
     def _measure(self, plain: Any) -> dict[str, Any]:
         """Return a result in the form that a turn sends; when the device cannot be used, it contains ``trouble``."""
@@ -269,6 +271,13 @@ class Offer:
         if self._told:
             self._tell(f"{self._connection.url} answers again")
         self._told, self._pause_s, self._failures = "", FIRST_PAUSE_S, 0
+
+
+def _result_of(begun: _Begun | None, patience_s: float) -> list[dict[str, Any]]:
+    """Return the result of a trial in a list, empty if there is none within `patience_s`."""
+    if begun is None or not wait([begun[1]], patience_s).done:
+        return []
+    return [{"id": begun[0], **begun[1].result()}]
 
 
 def _number_of(selector: str) -> str:

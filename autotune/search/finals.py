@@ -163,7 +163,12 @@ class Finals:
     def _decision(self) -> significance.Decision:
         default, baseline = self._knowledge.default, self._knowledge.family.baseline
         if self._played < significance.LOOKS[0]:
-            return significance.decide_early(self._times, default)
+            decision = significance.decide_early(self._times, default)
+            if default in self._times:
+                return decision
+            # There was no time for the default here: the search has timed it.
+            ratio = self._knowledge.default_ns / self._median_ns(decision.configuration)
+            return dataclasses.replace(decision, gain=significance.Gain(ratio=ratio, low=ratio, high=ratio))
         return significance.decide(self._times, default, self._incumbent, baseline=baseline)
 
     @property

@@ -21,11 +21,12 @@ from autotune.model.device import Device
 from autotune.model.events import Event
 from autotune.remote.wire import code_version, read_job, read_trial
 from autotune.service.events import Feed
-from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, Station, in_fair_order, open_to
+from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, in_fair_order, open_to
 from autotune.service.lookups import Lookups
 from autotune.service.membership import Membership
 from autotune.service.neighbours import Neighbours, Stations, station_views
 from autotune.service.searches import MOST_DEATHS, Processes, Search
+from autotune.service.station import Station
 from autotune.store import Holder, Store
 from autotune.store.jobs import JobState
 from autotune.store.notices import ABORT

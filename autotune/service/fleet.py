@@ -2,10 +2,11 @@
 
 A `Station` is one device of one worker process. It polls: every request, called a turn, shows that the station is
 alive, may deliver a result and may fetch a trial. A trial is sent until a turn shows that it has arrived, and a result
-is accepted once, so that a connection that breaks at any moment neither loses nor duplicates anything. A station that
-is silent for too long, comes back as another process, or does not deliver its trial in time has lost that trial, which
-is quarantined. A worker that is still alive may later deliver a result that no search waits for any more, such as
-after a restart of the service: it is stored if that worker had the trial.
+until an answer shows that it is stored, so that neither a broken connection nor a killed process loses or duplicates
+anything. A search stores a trial before it has the next one measured on that device, which therefore shows it; the
+result for a search that is gone, or that no search waits for any more, such as after a restart of the service, is
+stored here if that worker had the trial. A station that is silent for too long, comes back as another process, or does
+not deliver its trial in time has lost that trial, which is quarantined.
 """
 
 import asyncio
@@ -14,18 +15,18 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from autotune.codec import Node
 from autotune.errors import TableError, WorkerError, WorkerLostError
 from autotune.model.device import Device
-from autotune.model.trial import Job, Trial, now_utc
+from autotune.model.trial import now_utc
 from autotune.remote.wire import plain_job, read_trial
 from autotune.service.job_search import Stopping
+from autotune.service.station import Assignment, Station
 from autotune.store import Holder
-from autotune.store.workers import digest_of, model_of
+from autotune.store.workers import model_of
 
 SILENT_S = 60.0
 """A station that sent nothing for so long is lost; a worker that measures sends something every few seconds."""
@@ -33,14 +34,14 @@ TROUBLED_S = 60.0
 """How long a device that could not be used is left alone."""
 DOUBT_S = 15.0
 """How long a new worker waits to see whether an earlier one of its name is alive, which polls more often."""
-LIMIT_FACTOR, EXTRA_S = 2.0, 60.0
-"""A trial is given up when its worker takes longer than its time limits times this factor plus this extra time."""
 MOST_WAITING_S = 12 * 3600.0
 """How long a trial may wait for a device on which another program measures, as reported by its worker."""
 HOLD_S = 1.0
 """Delay before a worker asks again for a trial that cannot be given yet."""
 CANCEL_PATIENCE_S = 5.0
 """How long to wait for the running trial of a cancelled job."""
+STORED_S = 10.0
+"""How long the answer to a result waits until the result is stored, before its worker has to deliver it again."""
 MAX_STATIONS = 2000
 MAX_WAIT_S = 30.0
 
@@ -49,84 +50,8 @@ class NameTakenError(WorkerError):
     """Two live workers share a name."""
 
 
-@dataclass(eq=False)
-class Assignment:
-    """One trial for one station."""
-
-    job: Job
-    is_off: Callable[[], bool] = lambda: False
-    """Whether it must not be given any more, because another service has taken the search."""
-    id: str = field(default_factory=lambda: secrets.token_hex(8))
-    result: "Future[Trial]" = field(default_factory=Future)
-    deadline: float = float("inf")
-    """By the monotonic clock; infinite until the trial is given."""
-    given: float = field(default_factory=time.monotonic)
-    """When the assignment was made, by the monotonic clock."""
-
-    waited_s: float = 0.0
-    """How long it waited for another program that measures on the device, as reported by its worker."""
-
-    def set_deadline(self) -> None:
-        """Start the time limit: from now on the worker has the trial."""
-        limits_s = self.job.build_limit_s + self.job.run_limit_s
-        self.deadline = time.monotonic() + LIMIT_FACTOR * limits_s + EXTRA_S
-
-    def finish(self, trial: Trial) -> None:
-        if not self.result.done():
-            self.result.set_result(trial)
-
-    def fail(self, error: BaseException) -> None:
-        if not self.result.done():
-            self.result.set_exception(error)
-
-
-@dataclass(eq=False)
-class Station:
-    """A device that a worker offers."""
-
-    id: str
-    name: str
-    session: str = field(repr=False)
-    """A secret of the worker process. Another process of that worker has lost what this one was given."""
-    device: Device
-    model: Device
-    """The device without its selector: stations with equal models measure the same."""
-    model_digest: str
-    """Digest of driver and limits: all stations that search a job have the same one."""
-    address: str
-    since: str
-    heard: float
-    """Time of its last request, by the monotonic clock."""
-    rank: int = 0
-    """Lower for a worker that was enrolled earlier."""
-    turns: int = 0
-    """Number of turns so far."""
-    is_ready: bool = False
-    """Whether it has had a turn with no trial left from before: only then can it be given one."""
-    is_taken: bool = False
-    """Whether a search uses it."""
-    is_lost: bool = False
-    trouble: str = ""
-    troubled_until: float = 0.0
-    trials: int = 0
-    waited_s: float = 0.0
-    """How long all its trials waited for other programs on its machine."""
-    assignment: Assignment | None = None
-    turn: "asyncio.Event" = field(default_factory=asyncio.Event)
-
-    @property
-    def holder(self) -> Holder:
-        """The holder under which its running trials are stored."""
-        return Holder(worker=self.name, session=digest_of(self.session)[:32], selector=self.device.selector)
-
-    @property
-    def state(self) -> str:
-        """The state as one word: lost, troubled, idle or busy."""
-        if self.is_lost:
-            return "lost"
-        if time.monotonic() < self.troubled_until:
-            return "troubled"
-        return "idle" if self.is_ready and not self.is_taken else "busy"
+class NotStoredError(WorkerError):
+    """A result was accepted, and its search may not have stored it yet."""
 
 
 class Fleet:
@@ -219,7 +144,8 @@ class Fleet:
     ) -> tuple[Assignment | None, str]:
         """Return the next trial for a station, None to ask again; and why a result of that station does not count.
 
-        Raises TableError for a result that cannot be read, Stopping when the service ends.
+        Raises TableError for a result that cannot be read, NotStoredError when the results are to be delivered again,
+        Stopping when the service ends.
         """
         station.heard = time.monotonic()
         station.turns += 1
@@ -263,25 +189,38 @@ class Fleet:
             station.waited_s += more_s
 
     async def _take_result(self, station: Station, node: Node) -> str:
-        """Accept a result. Returns why it does not count, or an empty string."""
+        """Have a result stored. Returns why it does not count, or an empty string. Raises NotStoredError, Stopping."""
         members = node.record(("id", "job"), ("trial", "trouble"))
-        assignment = station.assignment
-        if assignment is None or members["id"].text() != assignment.id:
-            return await self._on_late(station.name, station.device, node)
-        if "trouble" in members:
-            self._note_trouble(station, assignment, members["trouble"].text())
-        elif "trial" in members:
+        its_id, assignment = members["id"].text(), station.assignment
+        if assignment is not None and assignment.id == its_id:
+            if "trouble" in members:
+                self._note_trouble(station, assignment, members["trouble"].text())
+                return ""
+            if "trial" not in members:
+                raise node.wrong("must have a trial or a trouble")
             try:
                 trial = read_trial(members["trial"], assignment.job)
             except TableError as error:
                 self._note_trouble(station, assignment, str(error))
                 return str(error)
-            station.assignment = None
+            station.assignment, station.reported = None, assignment
             station.trouble, station.trials = "", station.trials + 1
             assignment.finish(trial)
-        else:
-            raise node.wrong("must have a trial or a trouble")
-        return ""
+        reported = station.reported
+        if reported is not None and reported.id == its_id and await self._is_stored(reported):
+            return ""
+        return await self._on_late(station.name, station.device, node)
+
+    async def _is_stored(self, reported: Assignment) -> bool:
+        """Return whether a result was stored by its search, or False when that is gone."""
+        try:
+            if not self._is_stopped:
+                await asyncio.wait_for(reported.is_settled.wait(), STORED_S)
+        except TimeoutError as error:
+            raise NotStoredError("the result is not stored yet") from error
+        if self._is_stopped:
+            raise Stopping
+        return reported.is_stored
 
     def _note_trouble(self, station: Station, assignment: Assignment, trouble: str) -> None:
         station.trouble, station.assignment = trouble, None
@@ -289,7 +228,8 @@ class Fleet:
         assignment.fail(WorkerError(f"{station.name}: {trouble}"))
 
     def assign(self, station: Station, assignment: Assignment) -> None:
-        """Give a trial to a station that has none."""
+        """Give a trial to a station that has none, and whose last one its search has therefore stored."""
+        station.settle(is_stored=True)
         if self._is_stopped:
             assignment.fail(Stopping())
             return
@@ -307,7 +247,8 @@ class Fleet:
             station.assignment.deadline = min(station.assignment.deadline, soon)
 
     def release(self, station: Station) -> None:
-        """Free a station that a search has finished with."""
+        """Free a station that a search has finished with; whether that stored its last result is not known."""
+        station.settle(is_stored=False)
         station.is_taken = False
         self._on_change()
 
@@ -322,6 +263,7 @@ class Fleet:
         """Remove a station that is gone, and with it the trial that it was measuring, which may be the reason."""
         self._stations.pop(station.id, None)
         station.is_lost = True
+        station.settle(is_stored=False)
         assignment, station.assignment = station.assignment, None
         station.turn.set()
         if assignment is not None:
@@ -351,6 +293,7 @@ class Fleet:
         for station in self.stations():
             if station.assignment is not None:
                 station.assignment.fail(Stopping())
+            station.settle(is_stored=False)
             station.turn.set()
 
 

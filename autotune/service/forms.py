@@ -317,7 +317,8 @@ class TurnAnswer(BaseModel):
     """The trial to measure next, in the format of `autotune.remote.wire`; null means to ask again."""
 
     trial: dict[str, Any] | None
-    refused: str = Field("", description="why a delivered result does not count")
+    refused: str = Field(default="", description="why a delivered result does not count")
+    is_stored: bool = Field(default=True, description="false if the results must be delivered again: they may be lost")
 
 
 class Health(BaseModel):

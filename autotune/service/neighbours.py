@@ -15,9 +15,10 @@ from functools import partial
 from typing import Any
 
 from autotune.service.events import Feed
-from autotune.service.fleet import Fleet, Station
+from autotune.service.fleet import Fleet
 from autotune.service.forms import StationView
 from autotune.service.searches import Search
+from autotune.service.station import Station
 from autotune.store.notices import Notices
 
 ASK_S = 5.0

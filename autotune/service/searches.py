@@ -20,9 +20,10 @@ from autotune.model.trial import Job, Trial
 from autotune.remote.events import plain_event
 from autotune.search.helpers import MOST_HELPERS
 from autotune.service.events import event_text
-from autotune.service.fleet import Assignment, Fleet, Station
+from autotune.service.fleet import Fleet
 from autotune.service.job_search import Errand, Stopping
 from autotune.service.search_process import OWN, Result
+from autotune.service.station import Assignment, Station
 from autotune.store import Attempt, Holder
 from autotune.store.jobs import JobKind, JobProblem, TuningJob
 

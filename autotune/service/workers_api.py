@@ -12,9 +12,10 @@ from autotune.kernels import family_names
 from autotune.lookup.json_table import read_device
 from autotune.remote.wire import code_version
 from autotune.service.core import Service
-from autotune.service.fleet import MAX_WAIT_S, NameTakenError, Station, plain_assignment
+from autotune.service.fleet import MAX_WAIT_S, NameTakenError, NotStoredError, plain_assignment
 from autotune.service.forms import MAX_WORKER_NAME, NAME, GreetingAnswer, LeaveForm, TurnAnswer, TurnForm, WorkerForm
 from autotune.service.job_search import Stopping
+from autotune.service.station import Station
 from autotune.store.workers import Standing
 
 StationId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
@@ -52,6 +53,8 @@ def worker_routes(service: Service) -> APIRouter:
         fleet.note_waiting(station, form.waited_s)
         try:
             given, refused = await fleet.take_turn(station, form.running, _nodes(form.results), form.wait_s)
+        except NotStoredError:
+            return TurnAnswer(trial=None, is_stored=False)
         except TableError as error:
             raise HTTPException(422, str(error)) from error
         except Stopping as error:

@@ -42,30 +42,13 @@ static void build(struct object *object, cl_object program, int32_t status, cons
     release(object);
 }
 
-void do_build(struct cursor *payload) {
+/* Builds the rest of the payload, a source or a binary. */
+static void create(struct cursor *payload, int is_source) {
     uint32_t handle = read_u32(payload), options_bytes = read_u32(payload);
     const uint8_t *given = read_bytes(payload, options_bytes);
     size_t bytes = payload->left;
-    const char *source = (const char *)read_bytes(payload, bytes);
-    struct object *object;
-    int32_t status = CL_SUCCESS;
-    cl_object program;
-    char *options;
-    expect_end(payload);
-    object = unused(handle);
-    options = object ? text_of(given, options_bytes) : NULL;
-    if (!options)
-        return;
-    program = cl.clCreateProgramWithSource(session.context, 1, &source, &bytes, &status);
-    build(object, program, status, "clCreateProgramWithSource", options);
-    free(options);
-}
-
-void do_load(struct cursor *payload) {
-    uint32_t handle = read_u32(payload), options_bytes = read_u32(payload);
-    const uint8_t *given = read_bytes(payload, options_bytes);
-    size_t bytes = payload->left;
-    const uint8_t *binary = read_bytes(payload, bytes);
+    const uint8_t *contents = read_bytes(payload, bytes);
+    const char *source = (const char *)contents;
     struct object *object;
     int32_t status = CL_SUCCESS, of_binary = CL_SUCCESS;
     cl_object program;
@@ -75,16 +58,23 @@ void do_load(struct cursor *payload) {
     options = object ? text_of(given, options_bytes) : NULL;
     if (!options)
         return;
-    program =
-        cl.clCreateProgramWithBinary(session.context, 1, &session.device, &bytes, &binary, &of_binary, &status);
+    if (is_source)
+        program = cl.clCreateProgramWithSource(session.context, 1, &source, &bytes, &status);
+    else
+        program =
+            cl.clCreateProgramWithBinary(session.context, 1, &session.device, &bytes, &contents, &of_binary, &status);
     if (program && status == CL_SUCCESS && of_binary != CL_SUCCESS) {
         cl.clReleaseProgram(program);
         status = of_binary;
         program = NULL;
     }
-    build(object, program, status, "clCreateProgramWithBinary", options);
+    build(object, program, status, is_source ? "clCreateProgramWithSource" : "clCreateProgramWithBinary", options);
     free(options);
 }
+
+void do_build(struct cursor *payload) { create(payload, 1); }
+
+void do_load(struct cursor *payload) { create(payload, 0); }
 
 /* Returns the size of the one binary of a program; 0 if the driver does not report it. */
 static size_t binary_bytes(cl_object program) {

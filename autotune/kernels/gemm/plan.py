@@ -10,6 +10,9 @@ from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormul
 LEAST_COMBINING = 32
 """Least work-items in a work-group that adds up parts; if the product's has fewer, the driver chooses."""
 
+_MANY_PARTS, _SHARERS = 32, 8
+"""Parts from which on several work-items share those of a result, and how many do."""
+
 _INPUT, _SUM, _RESULT = (by_mode(attrgetter(f"{use}.name")) for use in ("operand", "accumulator", "result"))
 
 _NAMES = {
@@ -53,6 +56,7 @@ _NAMES = {
     "macro_tiles": "groups_0 * groups_1 * batch",
     "macro_tile": "work_group_n * macro_tile_n * micro_tile_n * work_group_m * macro_tile_m * micro_tile_m",
     "combining": "max(local_0 * local_1, 1)",
+    "sharers": f"{_SHARERS} if split_k >= {_MANY_PARTS} and combining >= {LEAST_COMBINING} else 1",
 }
 
 
@@ -138,7 +142,8 @@ _LAUNCHES = (
     # A vector of C for each work-item, in work-groups as large as the product's.
     LaunchFormula(
         kernel="combine",
-        global_size=f"round_up(ceil_div(m * n, 4 if c_aligned else 1), max(combining, {LEAST_COMBINING})), batch",
+        global_size="round_up(sharers * ceil_div(m * n, 4 if c_aligned else 1), max(combining, "
+        f"{LEAST_COMBINING})), batch",
         local_size="combining, 1",
         local_when=f"combining >= {LEAST_COMBINING}",
         arguments="'c_parts', 'c', ldc, stride_c, m, n, alpha, beta",
@@ -187,7 +192,7 @@ PLAN = PlanFormula(
         "result_type": by_mode(attrgetter("result.in_c")),
         "trans_a": "trans_a if a_storage == 'buffer' and not pads else 0",
         "trans_b": "1 if b_transposed else trans_b if b_storage == 'buffer' and not pads else 0",
-        **{name: name for name in _FLAGS},
+        **{name: name for name in (*_FLAGS, "combining", "sharers")},
     },
     # Templates only depend on whether 2 or 4 divide a size.
     variant={digit: 2 for digit in _FLAGS if "remainder" not in digit}

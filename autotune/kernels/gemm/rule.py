@@ -28,6 +28,9 @@ _MOST_JOINED = 16
 """Most parts of k that the last work-group of a macro-tile joins. By the host's clock over a batch, on an H200, one
 launch took 0.91 of the time of two with 2 parts (median of 9 configurations), 0.97 with 4 (23), 0.89 with 8 (20)."""
 
+_SPLITS = (2, 3, 4, 5, 6, 8, 12, 16, 32)
+"""Splits of k of the variants; a profile's starts may have larger ones."""
+
 _SMALL_MATRICES = 32 * 32
 """Most outputs of a work-group by matrix units whose k is split."""
 
@@ -214,7 +217,7 @@ def _tile_variants(start: Configuration, limits: DeviceLimits) -> Iterator[Confi
         yield loading
         if start["split_k"] != 1 or start["group_rows"] != 0 or start["multiply_add"] == "packed":
             continue
-        for parts in _ALGORITHMS["local_tile"].by_name["split_k"].values[1 : None if is_plain else -5]:
+        for parts in _SPLITS if is_plain else _SPLITS[:4]:
             parted = _changed(loading, split_k=parts)
             in_one_launch = _joins(parted) and limits.ordering == "ptx"
             yield from one_launch_variants(parted, limits) if in_one_launch else (parted,)

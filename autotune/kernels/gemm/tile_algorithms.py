@@ -201,7 +201,9 @@ LOCAL_TILE = Algorithm(
         ),
         parameter("sub_group_columns", (0, 4, 8, 16), "32 work-items as a block of this many columns; 0: as a row"),
         parameter("group_rows", (0, 4, 8), "rows of work-groups that run as one band; 0: row by row"),
-        parameter("split_k", (1, 2, 3, 4, 5, 6, 8, 12, 16, 32), "work-groups that share the k of one macro-tile"),
+        parameter(
+            "split_k", (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128, 256), "work-groups that share the k of one macro-tile"
+        ),
         COMBINE,
         EDGES,
         parameter(

@@ -17,10 +17,12 @@ from autotune.space.expression import Expression
 
 _IN_HALF = by_format(lambda f: int(not (f.has_zero_points or f.name in ("q4_k", "q6_k"))))
 """Formats that add up in half precision in fewer issue slots on Adreno: one scale for 32, no offset but a constant."""
+_IS_HEAVY = by_format(lambda f: int(f.has_zero_points or f.name in ("q4_k", "q6_k", "mxfp4")))
+"""Formats whose quants and scales take more work than a nibble and a scale for 32 of them."""
 ESTIMATE = Expression(
     "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and is_whole != (mode != 'int8')"
     " and is_byte != (weights != 'q8_0') and is_float16 != (mode != 'float16')"
-    f" and is_half <= (mode == 'float16' and ({_IN_HALF}) == 1)"
+    f" and is_half <= (mode == 'float16' and ({_IN_HALF}) == 1) and is_heavy <= ({_IS_HEAVY})"
     " and is_even <= (m % 256 == 0 and n % 8 == 0 and experts == 1)) - 1"
 )
 """Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
@@ -30,7 +32,7 @@ precision, `is_even` for those that spill where tiles are not whole."""
 
 _ANY = {
     "least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2, "is_float16": 2, "is_half": 0,
-    "is_even": 0,
+    "is_heavy": 0, "is_even": 0,
 }  # fmt: skip
 _FEW = 8
 """Columns up to which a product reads weights at the speed of memory."""
@@ -185,10 +187,10 @@ def _of_large_gpu(device: _Device) -> _Listed:
 
 def _by_matrices(units: int) -> _Listed:
     """Yield rows for few columns."""
-    # One column: of formats whose quants and scales take more work, sub-groups keep the sums of four units apart.
+    # One column: of heavy formats, sub-groups keep the sums of four units apart.
     alone = {"most_n": 1, "is_whole": 0}
     spread = _matrix_rows(4, 4, 1, 4, groups=4, packed_words=4, reading="ahead", x_storage="local", w_loads="cached")
-    yield spread, {**alone, "is_byte": 0, "least_m": 120 * units}
+    yield spread, {**alone, "is_heavy": 1, "least_m": 120 * units}
     for columns in (4, 8):
         bytes_ahead = _matrix_rows(8, 8, 2, columns, reading="ahead", x_storage="local", w_loads="streamed")
         yield bytes_ahead, {**alone, "is_byte": 1, "least_m": 64 * units}

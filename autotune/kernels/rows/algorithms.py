@@ -2,18 +2,16 @@
 
 from autotune.kernels.shared_rows import (
     ALIGNMENT_MATTERS,
-    LOCAL_MEMORY,
-    ROW_A_WORK_ITEM,
-    SHARED_ROWS,
+    ROWS_PER_GROUP,
     WIDTH_WORKS,
     WITHIN_ROW,
     WORK_GROUP_FITS,
     features,
+    row_algorithms,
     work_group,
 )
 from autotune.space.family import Algorithm, constraint, parameter
 
-_ROWS = parameter("rows_per_group", (1, 2, 4, 8, 16, 32, 64), "rows that a work-group computes side by side")
 _READING = (
     parameter("vector_width", (1, 2, 4, 8, 16), "elements in one load; of RoPE, pairs"),
     parameter("unroll", (1, 2, 4, 8, 16), "vectors a work-item has under way at once"),
@@ -57,100 +55,31 @@ _COMMON = (
     ALIGNMENT_MATTERS,
 )
 
-_JOINS = constraint("row_is_joined", f"not ({IS_SPREAD})", "the elements of a row do not depend on each other")
-
-_SHARED_ROWS = (
-    _JOINS,
-    *SHARED_ROWS,
-    constraint(
-        "row_fits_registers",
-        "keep == 'memory' or channels // vector_width <= unroll * (work_group_size // rows_per_group)",
-        "the work-items that share a row cannot hold it",
-    ),
-)
-
-
-_SERIAL = Algorithm(
-    name="serial",
-    meaning="one row per work-item",
-    parameters=(work_group(0, 1, 8, 32, 64, 128, 256), *_READING),
-    constraints=(
-        *_COMMON,
-        *ROW_A_WORK_ITEM,
-    ),
-    features=features(),
-)
-
-_LOCAL_TREE = Algorithm(
-    name="local_tree",
-    meaning="one or several rows per work-group, joined by a tree in local memory",
-    parameters=(
-        work_group(16, 32, 64, 128, 256, 512, 1024),
-        _ROWS,
-        *_READING,
-        _KEEP,
-        parameter("fan_in", (2, 4, 16), "totals that one level of the tree joins into one"),
-    ),
-    constraints=(
-        *_COMMON,
-        *_SHARED_ROWS,
-        LOCAL_MEMORY,
+_JOINED = row_algorithms(
+    _COMMON,
+    _READING,
+    kept=(_KEEP,),
+    joined=(constraint("row_is_joined", f"not ({IS_SPREAD})", "the elements of a row do not depend on each other"),),
+    fits_group=(
         constraint(
-            "fan_in_within_row",
-            "fan_in * rows_per_group <= work_group_size",
-            "one level would join more totals than a row has",
+            "row_fits_registers",
+            "keep == 'memory' or channels // vector_width <= unroll * (work_group_size // rows_per_group)",
+            "the work-items that share a row cannot hold it",
         ),
     ),
-    features=features("work_group_size // rows_per_group"),
-)
-
-_SHUFFLE = Algorithm(
-    name="shuffle",
-    meaning="as local_tree, joined by NVIDIA's shuffle instruction",
-    parameters=(work_group(32, 64, 128, 256, 512, 1024), _ROWS, *_READING, _KEEP),
-    constraints=(
-        *_COMMON,
-        *_SHARED_ROWS,
-        LOCAL_MEMORY,
-        constraint("device_takes_ptx", "has_ptx == 1", "only NVIDIA's compiler accepts the instruction"),
-    ),
-    features=features("work_group_size // rows_per_group"),
-)
-
-_SUB_GROUP = Algorithm(
-    name="sub_group",
-    meaning="one row per work-group or sub-group, joined by the device's sub-group reduction",
-    parameters=(
-        work_group(16, 32, 64, 128, 256, 512, 1024),
-        parameter("row_of", ("work_group", "sub_group"), "what shares a row"),
-        *_READING,
-        _KEEP,
-        parameter("standard", ("CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested"),
-    ),
-    constraints=(
-        *_COMMON,
-        _JOINS,
-        LOCAL_MEMORY,
-        constraint("device_has_sub_groups", "has_sub_groups == 1", "the device has no sub-groups"),
-        constraint(
-            "items_to_do",
-            "(row_of == 'work_group' and work_group_size * vector_width * unroll < 2 * channels) "
-            "or (row_of == 'sub_group' and vector_width * unroll < channels)",
-            "one pass of the work-items that share a row is longer than the row",
-        ),
+    fits_sub_group=(
         constraint(
             "row_fits_registers",
             "keep == 'memory' or (row_of == 'work_group' and channels // vector_width <= unroll * work_group_size)",
             "the work-items that share a row cannot hold it; how many a sub-group has is not known before it runs",
         ),
     ),
-    features=features(),
 )
 
 _SPREAD = Algorithm(
     name="spread",
     meaning="a few vectors per work-item, for operations that need nothing of the rest of the row",
-    parameters=(work_group(1, 16, 32, 64, 128, 256, 512, 1024), _ROWS, *_READING),
+    parameters=(work_group(1, 16, 32, 64, 128, 256, 512, 1024), ROWS_PER_GROUP, *_READING),
     constraints=(
         *_COMMON,
         constraint("row_is_spread", IS_SPREAD, "the elements of a row depend on each other"),
@@ -172,4 +101,4 @@ _SPREAD = Algorithm(
     features=features("work_group_size // rows_per_group"),
 )
 
-ALGORITHMS = (_SERIAL, _LOCAL_TREE, _SHUFFLE, _SUB_GROUP, _SPREAD)
+ALGORITHMS = (*_JOINED, _SPREAD)

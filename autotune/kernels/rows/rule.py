@@ -7,34 +7,38 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import product
 
-from autotune.kernels.rows.algorithms import IS_SPREAD
+from autotune.kernels.rows.algorithms import IS_ROPE, IS_SPREAD
 from autotune.kernels.rows.problem import MAX_LENGTH, RowsProblem
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
 
-JOINED, SPREAD, NEIGHBOURS, ANY, WEIGHTED = range(5)
-"""Kinds of operations: whose rows are joined; that need nothing of the rest of a row; RoPE of neighbours; any; those
-of the first that have weights."""
+JOINED, SPREAD, ANY = range(3)
+"""Kinds of operations: whose rows are joined; that need nothing of the rest of a row; any."""
 
 ESTIMATE = Expression(
     "(order + 1) * (least_channels <= channels and channels <= most_channels and least_batch <= batch"
-    f" and (means == {ANY} or means == ({NEIGHBOURS} if operation == 'rope' else {SPREAD} if {IS_SPREAD}"
-    f" else {JOINED}) or (means == {WEIGHTED} and operation in"
-    " ('layer_norm', 'rms_norm_weight', 'rms_norm_add_weight'))) and (wide == 0 or dtype == 'float16')) - 1"
+    f" and least_elements <= (channels // 2 if {IS_ROPE} else channels)"
+    f" and (means == {ANY} or means == ({SPREAD} if {IS_SPREAD} else {JOINED}))"
+    " and (wide == 0 or dtype == 'float16')"
+    " and (operation != 'rope' or (turns_halves if dtype == 'float16' else turns_floats) == 1)) - 1"
 )
 """Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
-and the numbers of a candidate, of which `means` is a kind of operations, and `wide` is 1 for what is meant for float16
-alone, such as reading 16 bytes of it at once."""
+and the numbers of a candidate, of which `means` is a kind of operations, `wide` is 1 for what is meant for float16
+alone, such as reading 16 bytes of it at once, and `turns_floats` and `turns_halves` are 1 for what is meant for RoPE of
+neighbours. `least_elements` counts pairs where the operation is RoPE."""
 
-_ALL = {"least_channels": 1, "most_channels": MAX_LENGTH, "least_batch": 1, "means": ANY, "wide": 0}
+_ALL = {
+    "least_channels": 1, "most_channels": MAX_LENGTH, "least_batch": 1, "least_elements": 1, "means": ANY, "wide": 0,
+    "turns_floats": 1, "turns_halves": 1,
+}  # fmt: skip
 _Numbers = dict[str, int]
 
 
 def by_rule(problem: RowsProblem, limits: DeviceLimits) -> Iterator[Configuration]:
     """Yield configurations, best first."""
     values = problem.to_dict()
-    known = _named_by_rule(limits.is_cpu, limits.compute_units).items()
+    known = _named_by_rule(*_facts(limits)).items()
     return (configuration for configuration, numbers in known if ESTIMATE({**values, **numbers}) >= 0)
 
 
@@ -42,21 +46,27 @@ def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mappi
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
     found = {start: {**_ALL, "order": order} for order, start in enumerate(dict.fromkeys(starts))}
     first = len(found)
-    for configuration, numbers in _named_by_rule(limits.is_cpu, limits.compute_units).items():
+    for configuration, numbers in _named_by_rule(*_facts(limits)).items():
         found.setdefault(configuration, {**numbers, "order": first + numbers["order"]})
     return found
 
 
+def _facts(limits: DeviceLimits) -> tuple[bool, int, bool]:
+    """Return what the rule asks of a device: whether it is a processor, its compute units, whether it takes PTX."""
+    return limits.is_cpu, limits.compute_units, limits.constraint_values()["has_ptx"] == 1
+
+
 @cache
-def _named_by_rule(is_cpu: bool, compute_units: int) -> Mapping[Configuration, _Numbers]:
+def _named_by_rule(is_cpu: bool, compute_units: int, has_ptx: bool) -> Mapping[Configuration, _Numbers]:
     readings: list[dict[str, Value]] = [
         {"vector_width": width, "loads": loads}
         for width in ((16, 8, 4, 2, 1) if is_cpu else (8, 4, 2, 1))
         for loads in (("aligned", "vload") if width > 1 else ("vload",))
     ]
-    found: dict[Configuration, _Numbers] = {} if is_cpu else {c: {**_ALL, **n} for c, n in _norms_of_halves()}
+    found: dict[Configuration, _Numbers] = {}
     for reading in readings:
-        for configuration, numbers in _of_processors(reading) if is_cpu else _of_others(reading, compute_units):
+        named = _of_processors(reading) if is_cpu else _of_others(reading, compute_units, has_ptx)
+        for configuration, numbers in named:
             found.setdefault(configuration, {**_ALL, **numbers})
     for reading in readings:  # rows too short to be shared
         found.setdefault(Configuration.of("serial", work_group_size=0, unroll=1, **reading), _ALL)
@@ -74,7 +84,9 @@ def _of_processors(reading: Mapping[str, Value]) -> Iterator[tuple[Configuration
         yield Configuration.of("serial", work_group_size=0, unroll=unroll, **reading), {}
 
 
-def _of_others(reading: Mapping[str, Value], compute_units: int) -> Iterator[tuple[Configuration, _Numbers]]:
+def _of_others(
+    reading: Mapping[str, Value], compute_units: int, has_ptx: bool
+) -> Iterator[tuple[Configuration, _Numbers]]:
     """Yield shares of a row that fit the registers, then passes over longer ones; or a few vectors each."""
     width = int(reading["vector_width"])
     wide = {"wide": int(width > 4)}
@@ -88,30 +100,21 @@ def _of_others(reading: Mapping[str, Value], compute_units: int) -> Iterator[tup
     if width <= 4:
         numbers = {**wide, "means": JOINED, "least_channels": 512 * width}
         yield from _joined(256, 1, {"unroll": 2, "keep": "memory", **reading}, numbers)
-    # Of neighbours, a vector of two pairs is one of four elements.
-    means = NEIGHBOURS if width == 2 else SPREAD
-    for lanes in (256, 128, 64, 32, 16, 8, 4):
-        for unroll, group in product((1,) if width > 4 else (2, 1), _groups(lanes)):
+    # Of neighbours, a vector of two pairs is one of four elements; NVIDIA's read eight of float16 as well.
+    turns = {"turns_floats": int(width <= 2), "turns_halves": int(width <= (4 if has_ptx else 2))}
+    unrolled = (2, 1) if width <= 4 or has_ptx else (1,)
+    every_lanes = (256, 128, 64, 32, 16, 8, 4)
+    in_order = product(unrolled, every_lanes) if width > 4 else ((u, lanes) for lanes in every_lanes for u in unrolled)
+    for unroll, lanes in in_order:
+        least = {
+            "least_elements": lanes * width * unroll if width > 4 else 1,
+            "least_batch": compute_units if unroll > 1 else 1,
+        }
+        for group in _groups(lanes):
             spread = Configuration.of(
                 "spread", work_group_size=group, rows_per_group=group // lanes, unroll=unroll, **reading
             )
-            yield spread, {**wide, "means": means, "least_batch": compute_units if unroll > 1 else 1}
-
-
-def _norms_of_halves() -> Iterator[tuple[Configuration, _Numbers]]:
-    """Yield shares of a weighted row of float16 by NVIDIA's instruction, two elements at a time.
-
-    On an H100 they take 0.8 (LayerNorm) and 0.97 (RMSNorm) of the time of eight at a time, at 4096 elements.
-    """
-    for lanes, floats in _SHARES:
-        if lanes >= 64 and floats == 16:
-            numbers = {"wide": 1, "means": WEIGHTED, "least_channels": 8 * lanes, "most_channels": 16 * lanes + 1}
-            shared: dict[str, Value] = {"vector_width": 2, "loads": "aligned", "unroll": 8, "keep": "registers"}
-            for group in _groups(lanes):
-                yield (
-                    Configuration.of("shuffle", work_group_size=group, rows_per_group=group // lanes, **shared),
-                    numbers,
-                )
+            yield spread, {**wide, **turns, **least, "means": SPREAD}
 
 
 def _groups(lanes: int) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 Arrays are flat, as a kernel sees them; the names of sizes and arguments are those of the files.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,20 @@ def atoms_w(atomInfo: Array) -> Array:  # noqa: N803
 # Products of llama.cpp: weights of m rows and k columns, activations of n rows and k columns; the result has n rows.
 
 
+# Weights are decoded in parts that stay in the caches.
+
+
 def _product(weights: Array, activations: Array) -> Array:
-    return activations.reshape(-1, weights.shape[1]).astype(np.float64) @ weights.T.astype(np.float64)
+    return activations.reshape(-1, weights.shape[1]).astype(np.float64, copy=False) @ weights.T.astype(np.float64)
+
+
+def _by_rows(weights_of: Callable[..., Array], activations: Array, m: int, *arrays: Array) -> Array:
+    """The product with weights whose arrays go row by row."""
+    x, found = activations.astype(np.float64), []
+    for rows in np.array_split(np.arange(m), -(-m // 64)):
+        parts = (array.reshape(m, -1)[rows[0] : rows[-1] + 1] for array in arrays)
+        found.append(_product(weights_of(*parts, len(rows)), x))
+    return np.concatenate(found, axis=1)
 
 
 def _weights_q4_0(codes: Array, scales: Array, m: int) -> Array:
@@ -77,22 +90,33 @@ product_f16 = vector_f16 = product_f32
 
 
 def product_q4_0(m: int, src0_q: Array, src0_d: Array, src1: Array) -> Array:
-    return _product(_weights_q4_0(src0_q, src0_d, m), src1)
+    return _by_rows(_weights_q4_0, src1, m, src0_q, src0_d)
 
 
 def product_q8_0(m: int, src0_q: Array, src0_d: Array, src1: Array) -> Array:
-    return _product(_weights_q8_0(src0_q, src0_d, m), src1)
+    return _by_rows(_weights_q8_0, src1, m, src0_q, src0_d)
 
 
 vector_q4_0, vector_q8_0 = product_q4_0, product_q8_0
 
 
+def _by_columns(activations: Array, m: int, codes: Array, scales: Array) -> Array:
+    """The product with weights of `_weights_noshuffle`, and activations of shape (n, k)."""
+    x, total = activations.astype(np.float64), np.zeros((len(activations), m))
+    numbers, units = codes.view(np.uint16).reshape(-1, m), scales.reshape(-1, m)
+    step = 8 if len(x) > 8 else 1
+    for first in range(0, len(units), step):
+        own = _weights_noshuffle(numbers[8 * first : 8 * (first + step)], units[first : first + step], m)
+        total += x[:, 32 * first : 32 * (first + step)] @ own.T
+    return total
+
+
 def product_noshuffle(m: int, n: int, k: int, src0_q: Array, src0_d: Array, activations: Array) -> Array:
-    return _product(_weights_noshuffle(src0_q, src0_d, m), activations.reshape(k, -1)[:, :n].T)
+    return _by_columns(activations.reshape(k, -1)[:, :n].T, m, src0_q, src0_d)
 
 
 def vector_noshuffle(m: int, weights: Array, src0_d: Array, vector: Array) -> Array:
-    return _product(_weights_noshuffle(weights, src0_d, m), vector)
+    return _by_columns(vector.reshape(1, -1), m, weights, src0_d)
 
 
 def sums_of_activations(src1_qa: Array, src1_da: Array) -> Array:
@@ -103,16 +127,20 @@ def product_dp4a(m: int, k: int, src0_q: Array, src0_d: Array, src1_qa: Array, s
     """The kernel subtracts the 8 of each weight by the sums of the activations, which are rounded."""
     activations = _weights_q8_0(src1_qa, src1_da, src1_qa.size // k)
     rounded = (sums_of_activations(src1_qa, src1_da) - src1_sa).reshape(-1, k // 32) @ src0_d.reshape(-1, m)
-    return _product(_weights_noshuffle(src0_q, src0_d, m), activations) + 8 * rounded
+    return _by_columns(activations, m, src0_q, src0_d) + 8 * rounded
+
+
+def _weights_q6_k(low: Array, high: Array, scales: Array, scale: Array, m: int) -> Array:
+    """Super-blocks of 256 weights of a row: the lower four bits, the upper two, 16 scales and one for all."""
+    low = low.reshape(m, -1, 2, 2, 32).astype(np.int32)
+    high = high.reshape(m, -1, 2, 1, 32).astype(np.int32)
+    four = np.concatenate([low & 15, low >> 4], axis=3) | ((high >> np.array([0, 2, 4, 6]).reshape(4, 1) & 3) << 4)
+    scales = np.repeat(scales.reshape(m, -1, 2, 4, 2), 16, axis=4) * scale.reshape(m, -1, 1, 1, 1).astype(np.float64)
+    return ((four - 32) * scales).reshape(m, -1)
 
 
 def vector_q6_k(m: int, src0_ql: Array, src0_qh: Array, src0_s: Array, src0_d: Array, src1: Array) -> Array:
-    """Super-blocks of 256 weights of a row: the lower four bits, the upper two, 16 scales and one for all."""
-    low = src0_ql.reshape(m, -1, 2, 2, 32).astype(np.int32)
-    high = src0_qh.reshape(m, -1, 2, 1, 32).astype(np.int32)
-    four = np.concatenate([low & 15, low >> 4], axis=3) | ((high >> np.array([0, 2, 4, 6]).reshape(4, 1) & 3) << 4)
-    scales = np.repeat(src0_s.reshape(m, -1, 2, 4, 2), 16, axis=4) * src0_d.reshape(m, -1, 1, 1, 1).astype(np.float64)
-    return _product(((four - 32) * scales).reshape(m, -1), src1)
+    return _by_rows(_weights_q6_k, src1, m, src0_ql, src0_qh, src0_s, src0_d)
 
 
 # Norms and the like of llama.cpp
