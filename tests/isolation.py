@@ -1,9 +1,9 @@
 """Runs tests in a child process: a driver that aborts or hangs fails one test and ends no worker of pytest-xdist.
 
-The parent collects as ever and hands over one test at a time by its node id. The child collects the file that the test
-is in, runs the test with all its fixtures and answers with pytest's reports, one line of JSON each way. The child lives
-until the last test, or until one ends it: then that test fails with the signal and the last words of the child, and the
-next test gets a new one. With `-s` or `--pdb` tests run in pytest's own process, for a debugger.
+Both collect as ever. The parent hands over one test at a time by its node id, the child runs it with all its fixtures
+and answers with pytest's reports, one line of JSON each way. The child lives until the last test, or until one ends it:
+then that test fails with the signal and the last words of the child, and the next test gets a new one. With `-s` or
+`--pdb` tests run in pytest's own process, for a debugger.
 
 Coverage traces a parametrized test with its first arguments only: tracing makes Python two to three times slower, and
 further arguments reach few lines that the first ones do not. Nor does it trace how the parent collects.
@@ -97,32 +97,19 @@ class Child:
         self._questions = questions
         self._answers = answers
         self._traced: set[Hashable] = set()
-        self._items: dict[str, dict[str, pytest.Item]] = {}
-        """By file and node id."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self, session: pytest.Session) -> None:
-        session.config.args = []  # for each file when its first test is asked for
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
         gc.collect()
-        gc.freeze()  # what was loaded stays until the end: no need to look through it again and again
+        gc.freeze()  # what was collected stays until the end: no need to look through it again and again
         self._answer("ready")
         for line in self._questions:
             name, following = json.loads(line)
-            item, nextitem = self._item(session, name), self._item(session, following) if following else None
             convert = session.config.hook.pytest_report_to_serializable
-            with self._tracing(item):
-                reports = runtestprotocol(item, log=False, nextitem=nextitem)
+            with self._tracing(items[name]):
+                reports = runtestprotocol(items[name], log=False, nextitem=items.get(following))
             self._answer([convert(config=session.config, report=report) for report in reports])
         return True
-
-    def _item(self, session: pytest.Session, name: str) -> pytest.Item:
-        file = name.partition("::")[0]
-        if file not in self._items:
-            found = session.perform_collect([str(session.config.rootpath / file)])
-            self._items[file] = {item.nodeid: item for item in found}
-        return self._items[file][name]
 
     def _tracing(self, item: pytest.Item) -> AbstractContextManager[None]:
         """Turns tracing off for a test that ran before with other arguments."""
