@@ -127,6 +127,24 @@ def test_a_kernel_that_writes_nothing_is_not_right_even_if_it_is_the_reference(f
     assert trial.state is TrialState.WRONG_RESULT and "y is never written" in trial.message
 
 
+def test_a_result_that_is_infinite_everywhere_is_right_where_the_reference_says_so(folder: Path, pocl: Device) -> None:
+    """The smallest of nothing, for one: outputs hold infinities before a call, too."""
+    (folder / "right.py").write_text("import numpy as np\ndef right(y): return np.full(len(y), np.inf)\n")
+    family = family_of(folder, FILE.replace(RIGHT, 'python = "right.py:right"'))
+    problem = family.problem_type.parse("37")
+    for seed in range(2):
+        case = family.make_case(problem, seed)
+        infinite = np.full(37, np.inf, np.float32)
+        assert case.error_ratio({"y": infinite}) == 0 and not case.remark
+        infinite[5] = -np.inf
+        assert case.error_ratio({"y": infinite}) == np.inf
+    unwritten = family.make_case(problem, 1)
+    assert unwritten.error_ratio(unwritten.inputs) == np.inf and unwritten.remark == "y is never written"
+    (folder / "scale.cl").write_text(SOURCE.replace("factor * x[at]", "INFINITY"))
+    trial = trial_of(pocl, family, "37")
+    assert trial.state is TrialState.COMPLETE, trial.message
+
+
 def test_a_number_that_its_type_does_not_hold_is_told(folder: Path, pocl: Device) -> None:
     trial = trial_of(pocl, family_of(folder, FILE.replace('value = "n"', 'value = "n * 100000000"')), "37")
     assert trial.state is TrialState.LAUNCH_FAILED
