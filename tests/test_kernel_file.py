@@ -162,6 +162,22 @@ def test_check_doubts_elements_of_another_size_than_the_kernel_declares(
     assert "is given elements" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("word", ["RESTRICT", "__restrict__", "__restrict", "restrict", "const MINE"])
+def test_words_after_the_star_hide_no_type(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    defines = "#define RESTRICT restrict\n#define MINE\n"
+    (folder / "scale.cl").write_text(defines + SOURCE.replace("*x", f"* {word} x").replace("*y", f"*{word} y"))
+    text = draft(folder / "scale.cl")
+    assert 'x = { buffer = "float32", size = "n" }\n' in text
+    assert 'y = { buffer = "float32", size = "n", access = "out" }\n' in text
+    family_of(folder, FILE.replace(X, X.replace("float32", "float64")))
+    main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small", "--no-simulator"])
+    assert f"scale takes global const float * {word} x, and is given elements of float64" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=re.escape(f"scale takes a buffer (global const float * {word} x)")):
+        family_of(folder, FILE.replace(X, 'x = { image = "float32", size = "n, 1" }'))
+
+
 def test_configurations_without_work_items_are_left_out_of_the_space(folder: Path, pocl: Device) -> None:
     text = FILE.replace("round_up(ceil_div(n, PER_ITEM), GROUP)", "n // (PER_ITEM * GROUP) * GROUP")
     family = family_of(folder, text)
