@@ -414,9 +414,10 @@ def _real_searches() -> str:
     return _section(
         "Real searches",
         "The share of the best known speed that the fastest single trial reaches, three to five seeds, and what the "
-        "finals chose after 50 trials, on the processor after 100. The first trial is the default. No trials were known "
-        "before; but the starts for very long k were chosen by measurements of 100x100x100000 on this H100, and of its "
-        "other two products only these searches know the best. On a processor single times err by more than is left to gain, which is why finals decide.",
+        "finals chose after 50 trials, on the processor after 100. The first trial is the default. No trials were "
+        "known before; but the starts for very long k were chosen by measurements of 100x100x100000 on this H100, and "
+        "of its other two products only these searches know the best. On a processor single times err by more than is "
+        "left to gain, which is why finals decide.",
         "scripts/bench_real_search --device nvidia --part repeats --finals --without-tables --shape 1000,1000,1000 "
         "--trials 50 --long 200",
         _table(["device and product", "trials", "median", "least"], lines),
@@ -581,9 +582,9 @@ def _quantised() -> str:
         lines.append([row["shape"], time, f"{rate:.0f}", f"{rate / copy:.2f}", speed, own, torch])
     return _section(
         "Quantised weights on an H100",
-        "Winners of searches and defaults in turns; the searches found nothing that is faster than today's defaults, one "
-        "of which is the winner of an earlier search. Weights exceed the second-level cache. Times are those of the "
-        "driver's events; the share of a copy is the winner's. Beside it torch's product of that size in float16."
+        "Winners of searches and defaults in turns; the searches found nothing that is faster than today's defaults, "
+        "one of which is the winner of an earlier search. Weights exceed the second-level cache. Times are those of "
+        "the driver's events; the share of a copy is the winner's. Beside it torch's product of that size in float16."
         "\n\n"
         "In the second table, of products with up to eight columns the fastest of 12 to 62 configurations that were "
         "chosen by hand or drawn and whose results were right, before the searches; of 512 and 2,048 columns the "
