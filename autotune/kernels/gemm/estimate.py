@@ -130,8 +130,8 @@ _TILE_BEGIN = 370_000
 _DOT_SLOWNESS = 2
 """Dot products of four pairs of int8 take a GPU this many times as long as multiply-adds of float32."""
 _JOINING_MANY = 1_100_000
-"""What the second launch of a `local_tile` costs more where several work-items share the parts of a result. Fitted to 16
-products with k from 8,192 to 200,000 on an H100."""
+"""What the second launch of a `local_tile` costs more where several work-items share the parts of a result. Fitted to
+16 products with k from 8,192 to 200,000 on an H100."""
 _TALL = 2
 """Doubt added to a `local_tile` at least four times as high as wide, where C has columns for several of them."""
 _MATRIX_OUTPUTS, _MATRIX_LOADS, _MATRIX_READS = 7, 1, 1
