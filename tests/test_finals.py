@@ -324,6 +324,15 @@ def test_finals_without_time_verify_the_fastest_and_call_it_provisional(store: S
     assert arena.timings == {BEST: 1}
 
 
+def test_finals_without_time_claim_no_gain_over_a_default_that_was_wrong(store: Store) -> None:
+    arena = Arena(store, FakeWorker(lambda job: TrialState.WRONG_RESULT if job.configuration == DEFAULT else 1000.0))
+    arena.learn(BEST, DEFAULT)
+    arena.worker = arena.bench.worker = FakeWorker(lambda _: 800.0)
+    winner = arena.decide(deadline=0.0)
+    assert winner is not None and (winner.configuration, winner.verdict) == (BEST, Verdict.PROVISIONAL)
+    assert (winner.gain_over_default, winner.gain_low, winner.gain_high) == (1.0, 1.0, 1.0)
+
+
 def test_finals_end_with_the_time_they_have(store: Store, clock: Clock) -> None:
     """10 s a timing: four of the most important, and what the fewest rounds would need is not there."""
 

@@ -127,6 +127,24 @@ def test_a_kernel_that_writes_nothing_is_not_right_even_if_it_is_the_reference(f
     assert trial.state is TrialState.WRONG_RESULT and "y is never written" in trial.message
 
 
+def test_a_result_that_is_infinite_everywhere_is_right_where_the_reference_says_so(folder: Path, pocl: Device) -> None:
+    """The smallest of nothing, for one: outputs hold infinities before a call, too."""
+    (folder / "right.py").write_text("import numpy as np\ndef right(y): return np.full(len(y), np.inf)\n")
+    family = family_of(folder, FILE.replace(RIGHT, 'python = "right.py:right"'))
+    problem = family.problem_type.parse("37")
+    for seed in range(2):
+        case = family.make_case(problem, seed)
+        infinite = np.full(37, np.inf, np.float32)
+        assert case.error_ratio({"y": infinite}) == 0 and not case.remark
+        infinite[5] = -np.inf
+        assert case.error_ratio({"y": infinite}) == np.inf
+    unwritten = family.make_case(problem, 1)
+    assert unwritten.error_ratio(unwritten.inputs) == np.inf and unwritten.remark == "y is never written"
+    (folder / "scale.cl").write_text(SOURCE.replace("factor * x[at]", "INFINITY"))
+    trial = trial_of(pocl, family, "37")
+    assert trial.state is TrialState.COMPLETE, trial.message
+
+
 def test_a_number_that_its_type_does_not_hold_is_told(folder: Path, pocl: Device) -> None:
     trial = trial_of(pocl, family_of(folder, FILE.replace('value = "n"', 'value = "n * 100000000"')), "37")
     assert trial.state is TrialState.LAUNCH_FAILED
@@ -142,6 +160,22 @@ def test_check_doubts_elements_of_another_size_than_the_kernel_declares(
     family_of(folder)
     main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small", "--no-simulator"])
     assert "is given elements" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["RESTRICT", "__restrict__", "__restrict", "restrict", "const MINE"])
+def test_words_after_the_star_hide_no_type(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    defines = "#define RESTRICT restrict\n#define MINE\n"
+    (folder / "scale.cl").write_text(defines + SOURCE.replace("*x", f"* {word} x").replace("*y", f"*{word} y"))
+    text = draft(folder / "scale.cl")
+    assert 'x = { buffer = "float32", size = "n" }\n' in text
+    assert 'y = { buffer = "float32", size = "n", access = "out" }\n' in text
+    family_of(folder, FILE.replace(X, X.replace("float32", "float64")))
+    main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small", "--no-simulator"])
+    assert f"scale takes global const float * {word} x, and is given elements of float64" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=re.escape(f"scale takes a buffer (global const float * {word} x)")):
+        family_of(folder, FILE.replace(X, 'x = { image = "float32", size = "n, 1" }'))
 
 
 def test_configurations_without_work_items_are_left_out_of_the_space(folder: Path, pocl: Device) -> None:

@@ -137,6 +137,20 @@ class TestForetoldGain:
         find_family.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ({1: 0.5, 2: 0.99, 10: 1.2}, 2),
+        ({1: 0.5, 2: 0.99, 9: 0.9, 10: 1.2, 12: 0.985}, 10),
+        ({1: 1.1, 2: 0.9}, None),
+        ({}, None),
+    ],
+)
+def test_level_is_what_stays_level_to_the_end(shares: dict[int, float], expected: int | None) -> None:
+    turns = {str(number): {"of_kernel_tuner": share} for number, share in shares.items()}
+    assert load("bench_kernel_files").matched_at({"winner": {"of_kernel_tuner": 1.3}, **turns}) == expected
+
+
 class TestNoise:
     TIMES = np.array([2.0, 1.0, 1.02, np.nan, 1.5, 4.0, 1.3, 1.25, 1.2])
 

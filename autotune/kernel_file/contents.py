@@ -56,6 +56,8 @@ class FileCase(Case):
         elif file.reference.outputs:
             for name, path in file.reference.outputs.items():
                 self.right[name] = _loaded(inside(file.path.parent, path), self.inputs[name])
+        self._given = dict(self.right)
+        """What no kernel has computed, in which an infinity is not one that was left."""
 
     def expect(self, outputs: Mapping[str, NDArray[Any]]) -> None:
         self.reference = None
@@ -101,10 +103,14 @@ class FileCase(Case):
         return worst
 
     def _unwritten(self, name: str, found: NDArray[Any]) -> float:
-        """Return the share of an output's elements that still hold what was there before the call."""
+        """Return the share of an output's elements that still hold what was there before the call, and should not."""
         if self._file.arguments[name].access != "out" or found.dtype.kind != "f":
             return 0.0
-        return float(np.mean(found == _poison(found.dtype, self._seed)))
+        poison = _poison(found.dtype, self._seed)
+        unwritten = found == poison
+        if name in self._given:
+            unwritten &= self._given[name] != poison
+        return float(np.mean(unwritten))
 
     def _computed(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
         """Return what the Python function says. Raises ProblemError when it fails or returns something else."""

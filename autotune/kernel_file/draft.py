@@ -191,7 +191,10 @@ def without_comments(text: str) -> str:
 
 def declared_arguments(text: str, body: str) -> Iterator[Argument]:
     """Yield the arguments that a kernel declares, from the text between its parentheses and that of its body."""
-    qualifiers = r"\b(?:__)?(?:const|restrict|volatile|global|local|constant|private|read_only|write_only|unsigned)\b"
+    qualifiers = (
+        r"\b(?:__)?(?:const|volatile|global|local|constant|private|read_only|write_only|unsigned)\b"
+        r"|\b(?:__)?restrict(?:__)?\b"
+    )
     for part in map(str.strip, re.sub(r"(?m)^[ \t]*#.*$", "", text).split(",")):
         if part in ("", "void"):
             continue
@@ -199,7 +202,9 @@ def declared_arguments(text: str, body: str) -> Iterator[Argument]:
         words = re.findall(r"\w+", re.sub(qualifiers, " ", plain))
         unsigned = "u" if re.search(r"\bunsigned\b", part) else ""
         name = words[-1] if words else "unnamed"
-        types = [word for word in words[:-1] if word != "int"]  # long int is long; macros may stand before a type
+        # Macros may stand before a type, and after the star; long int is long.
+        before = re.findall(r"\w+", re.sub(qualifiers, " ", plain.partition("*")[0])) if "*" in plain else words[:-1]
+        types = [word for word in before if word != "int"]
         kind = f"{unsigned}{types[-1] if types else 'int'}"
         # Through a pointer that is made from it, too.
         made = "|".join([name, *re.findall(rf"\*\s*(\w+)\s*=[^;=]*\b{name}\b[^;]*;", body)])

@@ -164,7 +164,7 @@ class Finals:
         default, baseline = self._knowledge.default, self._knowledge.family.baseline
         if self._played < significance.LOOKS[0]:
             decision = significance.decide_early(self._times, default)
-            if default in self._times:
+            if default in self._times or not self._knowledge.is_sound(default):
                 return decision
             # There was no time for the default here: the search has timed it.
             ratio = self._knowledge.default_ns / self._median_ns(decision.configuration)
