@@ -119,7 +119,7 @@ def test_many_calls_in_a_row_are_right_and_alike(
 
 
 MANY_PARTS = [
-    ("37,36,4100", 32, {}),  # vectors of C
+    ("37,36,4100", 64, {}),  # vectors of C
     ("33,35,9000 ldc=40", 64, {}),  # single elements, and more items than work-groups hold
     ("20,20,40000 tn float16", 256, {}),
     ("33,20,9000 batch=3", 64, {"work_group_n": 8}),

@@ -56,6 +56,10 @@ UNTUNED = (
     BARE,
     Device(slug="nvidia-test", vendor="NVIDIA", model="test", family="nvidia", limits=LARGE_GPU),
     Device(
+        slug="nvidia-matrix-units", vendor="NVIDIA", model="test", family="nvidia",
+        limits=replace(LARGE_GPU, has_matrix_units=True, has_float16=True, declared_local_memory_bytes=144 * 1024),
+    ),
+    Device(
         slug="adreno-610", vendor="Qualcomm", model="Adreno 610", family="adreno",
         limits=replace(ADRENO.limits, compute_units=3, sub_group_sizes=(64, 128)),
     ),
@@ -516,8 +520,16 @@ def test_c_chooses_the_defaults_of_python(tmp_path: Path, device: Device) -> Non
     numbers = random.Random(5)
     problems = [random_problem(numbers, (*SIZES, 3, 5, 9, 33, 65, 300, 2500, 12000)).to_dict() for _ in range(1500)]
     problems += [odd_problem(numbers) for _ in range(300)]
+    for mode in ("float32", "float16", "int8"):
+        sizes = zip(numbers.choices(SIZES[:-1], k=40), numbers.choices(SIZES[:-1], k=40), strict=True)
+        deep = (GemmProblem(m=m, n=n, k=numbers.choice((16_400, 50_000, 400_000)), mode=mode) for m, n in sizes)
+        problems += [problem.to_dict() for problem in deep]
     answers = default_answers(device, "gemm", problems, tmp_path)
     assert len({str(answer) for answer in answers}) > 5, "a rule that always chooses the same"
+    if device.family == "nvidia":
+        assert any(int(str(answer.get("split_k", 1))) > 32 for answer in answers)
+        has_tiles = any(answer.get("algorithm") == "matrix_tile" for answer in answers)
+        assert has_tiles == device.limits.has_matrix_units
 
 
 def near(problem: Fields, numbers: random.Random) -> Fields:

@@ -68,6 +68,7 @@ def adapted(text: str, limits: DeviceLimits) -> str:
         text = re.sub(r"(?m)^(constraints\.)?half = .*$", "", text.replace('"float16"', '"float32"'))
         text = text.replace('nb00 = { scalar = "uint64", value = 2', 'nb00 = { scalar = "uint64", value = 4')
         text = text.replace('"2 * k" }\nnb10', '"4 * k" }\nnb10')
+        text = re.sub(r"(?m)^relative = 0\.1 .*$", "relative = 0.001", text)
         macros += SINGLE
     if not limits.has_sub_groups and "has_sub_groups" in text:
         text = re.sub(r"(?m)^(sub_groups|build_options) = .*$", "", re.sub(r"group = \[[\d, ]*\]", "group = [1]", text))

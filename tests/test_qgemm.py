@@ -262,6 +262,14 @@ class TestConfigurations:
             assert device != "mali" or default.algorithm != "local_tile", "its local memory is main memory"
             assert device != "nvidia without dot products" or dict(default.values)["integer_dot"] == "off"
 
+    @pytest.mark.parametrize("columns", [1, 2, 4, 64])
+    def test_processors_add_integers_up_in_vectors_that_their_driver_gets_right(self, columns: int) -> None:
+        problem = QGemmProblem.parse(f"2048,{columns},2048 q4_0 int8")
+        default = dict(FAMILY.default(problem, PROCESSOR, ()).values)
+        assert (default["sums"], default["chunk"]) == ("vector", 4)
+        narrow = FAMILY.default(problem, dataclasses.replace(PROCESSOR, max_vector_int8=1), ())
+        assert (narrow.algorithm, dict(narrow.values)["sums"]) == ("shared_rows", "scalar")
+
     def test_names_of_constraints_are_distinct_and_say_why(self) -> None:
         for algorithm in FAMILY.algorithms:
             names = [constraint.name for constraint in algorithm.constraints]

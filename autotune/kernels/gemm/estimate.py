@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotune.kernels.combination import is_one_launch
+from autotune.kernels.gemm.plan import MANY_PARTS
 from autotune.kernels.matrix_units import SUB_GROUP
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
@@ -128,9 +129,9 @@ _TILE_BEGIN = 370_000
 """Ramp-up and ramp-down of the work-groups of a `local_tile` that a compute unit runs at once."""
 _DOT_SLOWNESS = 2
 """Dot products of four pairs of int8 take a GPU this many times as long as multiply-adds of float32."""
-_MANY_PARTS, _JOINING_MANY = 32, 1_100_000
-"""Parts above which the second launch of a `local_tile` costs more: there several work-items share those of a result.
-Fitted to 16 products with k from 8,192 to 200,000 on an H100."""
+_JOINING_MANY = 1_100_000
+"""What the second launch of a `local_tile` costs more where several work-items share the parts of a result. Fitted to
+16 products with k from 8,192 to 200,000 on an H100."""
 _TALL = 2
 """Doubt added to a `local_tile` at least four times as high as wide, where C has columns for several of them."""
 _MATRIX_OUTPUTS, _MATRIX_LOADS, _MATRIX_READS = 7, 1, 1
@@ -177,7 +178,7 @@ def numbers_of(configuration: Configuration, limits: DeviceLimits, constant: str
     outputs = shape.high * shape.tile_m * shape.wide * shape.tile_n
     joins = split > 1 and is_one_launch(configuration)
     joining = 0 if split == 1 else weights.finding if joins else weights.joining
-    joining += _JOINING_MANY if shape.is_tiled and split > _MANY_PARTS else 0
+    joining += _JOINING_MANY if shape.is_tiled and not joins and split > MANY_PARTS else 0
     return {
         "rows": shape.tile_m * (1 if shape.by_driver else shape.high),
         "columns": shape.tile_n * (1 if shape.by_driver else shape.wide),

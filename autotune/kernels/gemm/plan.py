@@ -10,8 +10,8 @@ from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormul
 LEAST_COMBINING = 32
 """Least work-items in a work-group that adds up parts; if the product's has fewer, the driver chooses."""
 
-_MANY_PARTS, _SHARERS = 32, 8
-"""Parts from which on several work-items share those of a result, and how many do."""
+MANY_PARTS, _SHARERS = 32, 8
+"""Parts of a `local_tile` above which several work-items share those of a result, and how many do."""
 
 _INPUT, _SUM, _RESULT = (by_mode(attrgetter(f"{use}.name")) for use in ("operand", "accumulator", "result"))
 
@@ -56,7 +56,7 @@ _NAMES = {
     "macro_tiles": "groups_0 * groups_1 * batch",
     "macro_tile": "work_group_n * macro_tile_n * micro_tile_n * work_group_m * macro_tile_m * micro_tile_m",
     "combining": "max(local_0 * local_1, 1)",
-    "sharers": f"{_SHARERS} if split_k >= {_MANY_PARTS} and combining >= {LEAST_COMBINING} else 1",
+    "sharers": f"{_SHARERS} if algorithm == 'local_tile' and split_k > {MANY_PARTS} else 1",
 }
 
 

@@ -30,6 +30,7 @@ from autotune.kernels.gemm.algorithms import (
     vectors_work,
 )
 from autotune.kernels.gemm.matrix_algorithm import MATRIX_TILE
+from autotune.kernels.gemm.plan import MANY_PARTS
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Constraint, constraint, parameter
 
@@ -261,6 +262,11 @@ LOCAL_TILE = Algorithm(
             f"{_ELEMENT} * stages * tile_k "
             "* (work_group_m * micro_tile_m + work_group_n * micro_tile_n + 2 * local_padding) <= local_memory_bytes",
             "the tiles of A and B exceed local memory",
+        ),
+        constraint(
+            "sums_of_parts_fit_local_memory",
+            f"split_k <= {MANY_PARTS} or 4 * accumulator_bytes * work_group_m * work_group_n <= local_memory_bytes",
+            "the sums of work-items that share parts exceed local memory",
         ),
         constraint(
             "padding_keeps_alignment",

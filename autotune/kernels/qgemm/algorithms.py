@@ -105,7 +105,8 @@ _SHARED_ROWS = Algorithm(
             "the activations do not fit the registers",
         ),
         constraint(
-            "vectors_work", "sums == 'scalar' or (integer_dot == 'off' and max_vector_float32 >= 4 * chunk)",
+            "vectors_work", "sums == 'scalar' or (integer_dot == 'off' and max_vector_float32 >= 4 * chunk"
+            " and (mode != 'int8' or max_vector_int8 >= 4 * chunk))",
             "the dot product adds integers up, or the driver gets such vectors wrong",
         ),
         constraint("wide_chunks_work", "max_vector_float32 >= 4 * chunk", "the driver gets such vectors wrong"),
