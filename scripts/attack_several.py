@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from attack_scene import Scene, Stranger, ask, bearer, require, until
 
 from autotune.errors import RefusedError, ServiceError
 from autotune.service.admission import MAX_BODY_BYTES
+from autotune.service.membership import BEAT_S
 from autotune.store import Store
 from autotune.store.notices import _channel
 from autotune.store.shared_queue import STALLED_S
@@ -25,6 +27,8 @@ from autotune.testing import INVENTED_PROCESSOR
 
 SHAPES = ("96,96,96", "112,96,96", "128,96,96")
 LOCKED_S = 20.0
+ALIVE_S = 2 * BEAT_S
+"""Age of the last heartbeat of a service that is alive; those that were killed stay listed for a day."""
 NOTICES = 20_000
 WRONG_CLOCK = """
 #define _GNU_SOURCE
@@ -252,15 +256,18 @@ def locked_rows(scene: Scene, _job: int) -> str:
     problems = "SELECT sum(attempts) FROM job_problems"
     attempts = rows(scene, problems)
     with connect(scene) as connection:
+        heard = "SELECT array_agg(id) FROM procrastinate_workers WHERE last_heartbeat > clock_timestamp() - %s"
+        [[alive]] = connection.execute(heard, [timedelta(seconds=ALIVE_S)]).fetchall()
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [0x4154554E + 1])
         connection.execute("SELECT id FROM jobs FOR UPDATE")
         while time.monotonic() < began + LOCKED_S:
             connection.execute("SELECT 1")
             time.sleep(1)
-        late = "SELECT max(extract(epoch FROM clock_timestamp() - last_heartbeat)) FROM procrastinate_workers"
-        [[oldest]] = connection.execute(late).fetchall()
+        late = "SELECT count(*), max(extract(epoch FROM clock_timestamp() - last_heartbeat)) FROM procrastinate_workers"
+        [[heard_of, oldest]] = connection.execute(f"{late} WHERE id = ANY(%s)".encode(), [alive]).fetchall()
         connection.rollback()
     measured = scene.measured.value - before
+    require(alive and heard_of == len(alive), f"of the services {alive} the queue knows {heard_of}")
     require(oldest < STALLED_S / 2, f"the heartbeat was {oldest:.0f} s late")
     require(measured > 0, "the honest worker did nothing")
     time.sleep(3)

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -28,6 +29,7 @@ from autotune.model.device import Device
 from autotune.model.trial import Job, Request, Trial
 from autotune.remote import Client
 from autotune.remote.wire import plain_job, plain_trial
+from autotune.remote.worker import Offer
 from autotune.service import core, fleet
 from autotune.service.core import Service
 from autotune.service.fleet import Fleet
@@ -35,12 +37,22 @@ from autotune.service.job_search import Errand, Search, Stopping
 from autotune.service.searches import Search as RunningSearch
 from autotune.service.server import Server
 from autotune.service.station import Assignment, Station
-from autotune.store import Store
+from autotune.store import Holder, Store
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store.models import ProblemRow
 from autotune.store.transactions import Together
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from invented_service import HandMade, Paused, invented_time, offering, serving, submitted, wait_for
+from invented_service import (
+    HandMade,
+    Paused,
+    in_thread,
+    invented_time,
+    invented_worker,
+    offering,
+    serving,
+    submitted,
+    wait_for,
+)  # fmt: skip
 
 DEVICE = INVENTED_PROCESSOR
 SHAPE = "96,96,96"
@@ -268,6 +280,77 @@ def test_a_result_is_stored_though_its_worker_leaves_before_its_search_could(
         delivering.join(20)
         assert len(server.service.store.trials(DEVICE.slug, "gemm")) == 1
         os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("is_cpu", [True, False])
+def test_a_trial_that_its_search_could_not_store_stays_with_its_worker(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_cpu: bool
+) -> None:
+    """Which delivers it again, until it is stored as late."""
+    device = dataclasses.replace(DEVICE, limits=dataclasses.replace(DEVICE.limits, is_cpu=is_cpu))
+    add, failures = Store.add_trial, iter([StoreError("the disk is full")])
+
+    def added(self: Store, *what: Any) -> bool:
+        for failure in failures if len(worker.jobs) == 3 else ():
+            raise failure
+        return add(self, *what)
+
+    worker = FakeWorker(invented_time)
+    monkeypatch.setattr(worker, "holder", Holder(worker="one", session="s"), raising=False)
+    monkeypatch.setattr(Store, "add_trial", added)
+    store.add_device(device)
+    store.jobs.add(NEW)
+    a_search(store, device=device).run(worker)
+    job = worker.jobs[2]
+    assert len(worker.jobs) == 3 and len(store.trials(DEVICE.slug, "gemm")) == 2
+    assert [flight.configuration for flight in store.in_flight()] == [job.configuration]
+    told = {"id": "0", "job": plain_job(job), "trial": plain_trial(FakeWorker(invented_time).run(job))}
+    assert asyncio.run(Service(store).take_late("one", device, Node(told, "result"))) == ""
+    assert [its.trial.configuration for its in store.trials(DEVICE.slug, "gemm")] == worker.measured
+    assert store.in_flight() == [] == store.quarantined()
+
+
+def test_nothing_is_lost_when_the_database_refuses_a_trial_once(tmp_path: Path) -> None:
+    database = tmp_path / "db.sqlite"
+    with serving(database) as server, Client(server.url) as client:
+        with closing(sqlite3.connect(database)) as other:
+            other.execute(
+                "CREATE TRIGGER refuse BEFORE INSERT ON trials WHEN (SELECT count(*) FROM trials) = 2"
+                " BEGIN SELECT RAISE(ABORT, 'not now'); END"
+            )
+            with offering(server.url) as worker:
+                job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=5, algorithms=["microtile"])
+                wait_for(lambda: len(worker.jobs) == 3 and not server.service.searches)
+                other.execute("DROP TRIGGER refuse")
+                wait_for(lambda: client.job(job["id"])["state"] == "done")
+        assert stored_once(server, worker.jobs)
+        store = server.service.store
+        assert store.in_flight() == [] == store.quarantined()
+
+
+def test_a_worker_that_is_stopped_leaves_though_its_search_does_not_store_its_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "STORED_S", 0.2)
+    paused = Paused()
+    worker = FakeWorker(paused)
+    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
+        offer = Offer(invented_worker(server.url), DEVICE, worker, lambda _: None)
+        with in_thread(offer) as serves:
+            submitted(server, client)
+            assert paused.begun.wait(20)
+            [pid] = server.service.search_pids
+            os.kill(pid, signal.SIGSTOP)
+            offer.is_stopping = True
+            paused.goes_on.set()
+            serves.join(20)
+            assert not serves.is_alive()
+        wait_for(lambda: stored_once(server, worker.jobs))
+        os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: not server.service.searches)
+        assert stored_once(server, worker.jobs)
+        store = server.service.store
+        assert store.in_flight() == [] == store.quarantined()
 
 
 def test_a_helper_that_joins_as_the_search_ends_is_free_again(store: Store) -> None:

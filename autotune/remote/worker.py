@@ -192,7 +192,7 @@ class Offer:
         )
         if not isinstance(answer, dict):
             raise self._connection.not_a_service()
-        if results and answer.get("is_stored", True):
+        if results and (answer.get("is_stored", True) or self.is_stopping):  # when this one leaves, it is stored
             self._current = None
         if answer.get("refused"):
             self._tell(f"{self._device.slug}: a result was refused: {printable(str(answer['refused']))}")
@@ -206,7 +206,10 @@ class Offer:
                 self._begin(given)
 
     def _greet(self) -> None:
-        """Register the device and deliver finished results, which even a service with other templates accepts."""
+        """Register the device and deliver finished results.
+
+        A service with other templates does not store them, and clears their configurations of blame.
+        """
         results = _result_of(self._last, 0.0)
         form = {
             "name": self._service.name,
@@ -220,7 +223,7 @@ class Offer:
         try:
             answer = self._connection.call("POST", "/api/workers", form)
         except RefusedError as error:
-            if results and error.status == _TEMPLATES_DIFFER:  # the results were stored anyway
+            if results and error.status == _TEMPLATES_DIFFER:  # they count nowhere any more
                 self._current = None
             raise
         if not isinstance(answer, dict) or "id" not in answer:

@@ -93,6 +93,8 @@ class Bench:
         self._seed_uses = 0
         self._held: set[Configuration] = set()
         """Configurations that may be in flight in the ledger; removed only when the database has confirmed it."""
+        self._is_delivered_again = False
+        """Whether a trial that could not be stored stays in flight: its worker keeps it for the service."""
         self._background: Background | None = None
         """Makes the worker's calls where others are made meanwhile."""
         self.next_job: Job | None = None
@@ -169,7 +171,7 @@ class Bench:
             raise
         except BaseException:
             # An orderly end, by Ctrl-C or an error: the configuration is not to blame. If the database fails, it stays
-            # in flight.
+            # in flight; if storing its trial failed, it stays with the worker of a service, which delivers it again.
             with contextlib.suppress(StoreError):
                 self.release()
             raise
@@ -208,10 +210,13 @@ class Bench:
     def release(self) -> None:
         """Drop the next job, and remove everything from what is in flight, blaming nothing.
 
+        A trial that could not be stored, and that a worker of a service delivers again, stays in flight.
         Raises StoreError; it can then be called again.
         """
         self._drop_next()
-        if self._held:
+        if self._held and self._is_delivered_again:
+            self.end(tuple(self._held))
+        elif self._held:
             self._store.abandon_trials(self._owner)
             self._held.clear()
 
@@ -260,7 +265,13 @@ class Bench:
             whole = trial.measurement.build_ns + built_before_ns
             trial = dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, build_ns=whole))
             self.limits.learn(trial, max(0.0, run_s))
-        return self.record(trial, purpose)
+        try:
+            return self.record(trial, purpose)
+        except StoreError:
+            if self._owner.holder is not None:
+                self._is_delivered_again = True
+                self._held.discard(trial.configuration)
+            raise
 
     def record(self, trial: Trial, purpose: str = "search") -> Trial:
         """Store a trial, and record the next job as in flight. Raises StoreError, naming the trial."""

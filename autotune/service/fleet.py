@@ -203,7 +203,7 @@ class Fleet:
             except TableError as error:
                 self._note_trouble(station, assignment, str(error))
                 return str(error)
-            station.assignment, station.reported = None, assignment
+            station.assignment, station.reported, assignment.told = None, assignment, node
             station.trouble, station.trials = "", station.trials + 1
             assignment.finish(trial)
         reported = station.reported
@@ -247,7 +247,11 @@ class Fleet:
             station.assignment.deadline = min(station.assignment.deadline, soon)
 
     def release(self, station: Station) -> None:
-        """Free a station that a search has finished with; whether that stored its last result is not known."""
+        """Free a station that a search has finished with; whether that stored its last result is not known.
+
+        If not, it is stored as late before another search begins, which would measure it again.
+        """
+        station.is_ready &= station.reported is None
         station.settle(is_stored=False)
         station.is_taken = False
         self._on_change()
@@ -277,6 +281,16 @@ class Fleet:
             station.assignment.fail(WorkerError(f"worker {station.name} was stopped"))
             station.assignment = None
         self.lose(station, "it was stopped")
+
+    async def take_leave(self, station: Station) -> None:
+        """Dismiss a station, and store what its search has not stored: nobody delivers that again.
+
+        Raises StoreError.
+        """
+        reported = station.reported
+        self.dismiss(station)
+        if reported is not None and reported.told is not None:
+            await self._on_late(station.name, station.device, reported.told)
 
     def sweep(self) -> None:
         """Lose stations that are silent, and those that do not deliver their trial in time."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from autotune.codec import Node
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial
 from autotune.store import Holder
@@ -35,6 +36,8 @@ class Assignment:
     is_settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once its search, which has the result, has stored it or is gone."""
     is_stored: bool = False
+    told: Node | None = None
+    """The result as its worker told it."""
 
     def set_deadline(self) -> None:
         """Start the time limit: from now on the worker has the trial."""

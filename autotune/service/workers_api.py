@@ -37,7 +37,8 @@ def worker_routes(service: Service) -> APIRouter:
     async def greet(form: WorkerForm, request: Request) -> GreetingAnswer:
         """Offer a device. The worker needs the same wire format, templates and search spaces as the service.
 
-        Results left from earlier are accepted first, also from a worker that is then refused for differing in these.
+        Results left from earlier are accepted first. Those of a worker that is then refused for differing in these are
+        not stored: only what is noted as in flight or lost is cleared.
         """
         address = request.client.host if request.client else ""
         try:
@@ -63,8 +64,8 @@ def worker_routes(service: Service) -> APIRouter:
 
     @routes.post("/{station_id}/leave", status_code=204)
     async def leave(station_id: StationId, form: LeaveForm) -> None:
-        """End a worker in order; the trial that it was given is taken back."""
-        service.fleet.dismiss(known(station_id, form.session))
+        """End a worker in order; the trial that it was given is taken back, and what it told is stored."""
+        await service.fleet.take_leave(known(station_id, form.session))
 
     @routes.delete("/{name:path}", status_code=204)
     async def forget(name: WorkerName) -> None:
