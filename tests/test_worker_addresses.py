@@ -5,7 +5,8 @@ import signal
 import socket
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_job
 from autotune.remote.worker import Offer
 from autotune.service import core, fleet, workers_api
+from autotune.service.server import Server
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from invented_service import Paused, in_thread, invented_time, invented_worker, serving, submitted, wait_for
 
@@ -52,6 +54,19 @@ def is_offered(client: Client) -> bool:
     return any(device["stations"] for device in client.devices())
 
 
+@contextmanager
+def measuring(
+    stack: ExitStack, database: Path, port: int, offer: Offer, paused: Paused
+) -> Iterator[tuple[Server, dict[str, Any]]]:
+    """A service, and a job of it of which a trial is under way. The worker goes on until the stack ends."""
+    with serving(database, port=port) as first, Client(first.url) as client:
+        stack.enter_context(in_thread(offer))
+        wait_for(lambda: is_offered(client))
+        job = submitted(first, client)
+        assert paused.begun.wait(20)
+        yield first, job
+
+
 def test_what_was_measured_for_a_service_that_is_gone_is_delivered_to_the_next(
     tmp_path: Path, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,11 +75,8 @@ def test_what_was_measured_for_a_service_that_is_gone_is_delivered_to_the_next(
     worker = FakeWorker(paused)
     offer = Offer(invented_worker(addresses(ports)), DEVICE, worker, told.append)
     with ExitStack() as stack:
-        with serving(database, port=ports[0]) as first, Client(first.url) as client:
-            stack.enter_context(in_thread(offer))
-            wait_for(lambda: is_offered(client))
-            job = submitted(first, client)
-            assert paused.begun.wait(20)
+        with measuring(stack, database, ports[0], offer, paused) as (_, job):
+            pass  # the first service ends here
         second = stack.enter_context(serving(database, port=ports[1]))
         client = stack.enter_context(Client(second.url))
         wait_for(lambda: is_offered(client))
@@ -90,14 +102,9 @@ def test_what_a_service_that_ends_had_and_not_stored_is_delivered_to_the_next(
     worker = FakeWorker(paused)
     offer = Offer(invented_worker(addresses(ports)), DEVICE, worker, lambda _: None)
     with ExitStack() as stack:
-        with serving(database, port=ports[0]) as first, Client(first.url) as client:
-            stack.enter_context(in_thread(offer))
-            wait_for(lambda: is_offered(client))
-            job = submitted(first, client)
-            assert paused.begun.wait(20)
-            os.kill(
-                first.service.search_pids[0], signal.SIGSTOP
-            )  # it is killed with its service, which it does not hear
+        with measuring(stack, database, ports[0], offer, paused) as (first, job):
+            # It is killed with its service, which it does not hear.
+            os.kill(first.service.search_pids[0], signal.SIGSTOP)
             paused.goes_on.set()
             [station] = first.service.fleet.stations()
             wait_for(lambda: station.reported is not None)

@@ -87,7 +87,7 @@ def draft(source: Path, kernel: str = "") -> str:
     kernels = {found["name"]: found for found in heads(plain)}
     if not kernels:
         what = "has kernels only that macros write" if any(heads(text)) else "defines no kernel"
-        raise UsageError(f"{source} {what}", hint="write the kernel file by hand: autotune help kernels")
+        raise UsageError(f"{source} {what}", hint="write the kernel file by hand: autotune help own")
     name = kernel or next(iter(kernels))
     if name not in kernels:
         hint = did_you_mean(name, kernels) or f"there are {', '.join(kernels)}"
