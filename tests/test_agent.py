@@ -18,7 +18,7 @@ from autotune.device import open_port
 from autotune.device.agent import FOLDER, frames
 from autotune.device.agent.connection import Connection
 from autotune.device.agent.frames import encode
-from autotune.device.agent.port import AgentPort
+from autotune.device.agent.port import AgentPort, _value
 from autotune.device.discovery import discover_behind, find_device
 from autotune.device.links import find_link
 from autotune.errors import AutotuneError, BuildError, DeviceLostError, DeviceSelectionError, LaunchError, LinkLostError
@@ -143,6 +143,12 @@ def test_how_a_driver_ended_is_told(agent: str, source: str, told: str) -> None:
     assert not isinstance(caught.value, LinkLostError)
     with pytest.raises(DeviceLostError, match=told):
         connection.ask(encode("FINISH"))
+
+
+def test_a_number_that_its_type_does_not_hold_is_not_sent() -> None:
+    assert _value(3, np.int32, 7).endswith(np.int32(7).tobytes())
+    with pytest.raises(LaunchError, match="a scalar argument would be 3700000000, which int32 does not hold"):
+        _value(3, np.int32, 3_700_000_000)
 
 
 @pytest.mark.parametrize(

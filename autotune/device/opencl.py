@@ -14,7 +14,7 @@ import pyopencl as cl
 from numpy.typing import NDArray
 
 from autotune.device.description import HERE, describe, toolchain
-from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Memory, Run
+from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Memory, Run, scalar
 from autotune.device.quirks import (
     Quirks,
     ask,
@@ -251,7 +251,7 @@ class Session:
                         kernel.set_arg(index, cast("Any", cl.LocalMemory(argument.size_bytes)))
                     elif not isinstance(argument, str):
                         kind = NUMPY_TYPES[argument.dtype]
-                        kernel.set_arg(index, _number(kind, scalars.get(argument.name, argument.value)))
+                        kernel.set_arg(index, scalar(kind, scalars.get(argument.name, argument.value)))
                         if argument.name in variables:
                             named.append((index, variables.index(argument.name), kind))
                     elif argument in operands:
@@ -357,14 +357,6 @@ def _new_queue(place: "str | cl.Context", profiles: bool) -> tuple[cl.Context, c
 def _all(image: Memory) -> tuple[int, int]:
     """Return the region of a whole image, in pixels."""
     return image.width, image.height
-
-
-def _number(kind: type[np.generic], value: float) -> np.generic:
-    """Return a scalar argument. Raises LaunchError for a number that its type does not hold."""
-    try:
-        return kind(value)
-    except OverflowError as error:
-        raise LaunchError(f"a scalar argument would be {value}, which {kind.__name__} does not hold") from error
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from autotune.device.quirks import Quirks
 from autotune.device.sensors import Reading
+from autotune.errors import LaunchError
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan
 from autotune.model.problem import ELEMENT_TYPES
@@ -31,6 +32,14 @@ Call = Any
 
 NO_MEMORY: Mapping[str, Memory] = MappingProxyType({})
 NO_SCALARS: Mapping[str, float] = MappingProxyType({})
+
+
+def scalar(kind: type[np.generic], value: float) -> np.generic:
+    """Return a scalar argument. Raises LaunchError for a number that its type does not hold."""
+    try:
+        return kind(value)
+    except OverflowError as error:
+        raise LaunchError(f"a scalar argument would be {value}, which {kind.__name__} does not hold") from error
 
 
 @dataclass(frozen=True, kw_only=True)

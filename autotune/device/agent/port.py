@@ -22,7 +22,7 @@ from autotune.device.agent.machine import AgentDevice, AgentMachine
 from autotune.device.agent.status import CODES
 from autotune.device.description import description, toolchain
 from autotune.device.links import Link
-from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Run
+from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Run, scalar
 from autotune.device.quirks import Quirks, first_line, number, quirks_of, shortened, text
 from autotune.device.sensors import Reading, Sensors, find_sensors
 from autotune.errors import BuildError, DeviceSelectionError, KernelError, LaunchError, WorkGroupError
@@ -355,7 +355,7 @@ def _operand(index: int, memory: _Memory) -> bytes:
 
 
 def _value(index: int, kind: type[np.generic], value: float) -> bytes:
-    data = np.array(value).astype(kind).tobytes()
+    data = scalar(kind, value).tobytes()
     return struct.pack("<IBI", index, CONSTANTS["VALUE_ARGUMENT"], len(data)) + data
 
 
