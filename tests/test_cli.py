@@ -435,6 +435,12 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, nam
     assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
 
 
+def test_commands_need_no_docstrings() -> None:
+    done = subprocess.run([sys.executable, "-OO", "-m", "autotune", "presets"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "resnet50" in done.stdout
+
+
 def test_pipes_and_devices_are_written_to_and_links_stay(tmp_path: Path) -> None:
     target, link, pipe = tmp_path / "target.json", tmp_path / "link.json", tmp_path / "pipe"
     target.write_text("old")
