@@ -121,7 +121,14 @@ def append_at_once(path: Path, data: bytes, most_bytes: float = inf) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file that readers see as it was or complete. Raises OSError."""
+    """Write a file that readers see as it was or complete. Raises OSError.
+
+    A link stays, and what it points to is replaced; a pipe or a device, such as /dev/stdout, is written to.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        path.write_bytes(data)
+        return
+    path = Path(os.path.realpath(path))
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(data)

@@ -303,6 +303,9 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         (("compile", "--device", "adreno", "--family", "reduce", "--shape", "1,2,3"), "'1,2,3' is not a shape"),
         (("lookup", "--device", "adreno", "-1", "2", "3"), "m must be at least 1, not -1"),
         (("lookup", "--device", "adreno", "1", "2", "3.5"), "'1,2,3.5' is not a shape"),
+        (("lookup", "--device", "adreno", "1,2,3", "nn", "nt"), "'nt' repeats or contradicts a word before it"),
+        (("lookup", "--device", "adreno", "1,2,3", "int8", "float16"), "'float16' repeats or contradicts"),
+        (("lookup", "--device", "adreno", "1,2,3", "batch=2", "batch=3"), "'batch=3' repeats or contradicts"),
         (("lookup", "--device", "adreno", "1", "2"), "'1,2' is not a shape (write M,N,K"),
         (("lookup", "--device", "adreno", "1,2,3", "up"), "'1,2,3,up' is not a shape"),
         (("lookup", "--device", "adreno", ""), "'' is not a shape"),
@@ -396,16 +399,25 @@ def test_a_closed_pipe_is_no_error(arguments: str) -> None:
     assert (done.stdout, done.stderr) == ("141\n", "")
 
 
-def test_a_full_disk_is_one_line() -> None:
-    if not Path("/dev/full").exists():
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_one_line(unbuffered: str) -> None:
+    if not Path("/dev/full").is_char_device():
         pytest.skip("needs /dev/full")
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "autotune", "presets"], stdout=full, stderr=subprocess.PIPE, text=True
-        )
+            [sys.executable, "-m", "autotune", "presets"],
+            stdout=full, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "No space left" in done.stderr
+    assert "unexpected" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&- >&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error(closed: str) -> None:
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m autotune presets {closed}"], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_output_survives_a_poor_encoding() -> None:
@@ -423,6 +435,24 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path, nam
     assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
 
 
+def test_commands_need_no_docstrings() -> None:
+    done = subprocess.run([sys.executable, "-OO", "-m", "autotune", "presets"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "resnet50" in done.stdout
+
+
+def test_pipes_and_devices_are_written_to_and_links_stay(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target.json", tmp_path / "link.json", tmp_path / "pipe"
+    target.write_text("old")
+    link.symlink_to(target)
+    write(link, "new")
+    assert (link.is_symlink(), target.read_text()) == (True, "new")
+    os.mkfifo(pipe)
+    with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        write(pipe, "text")
+        assert (pipe.is_fifo(), reader.read()) == (True, "text")
+
+
 INSTALL = 'in the checkout of autotune: pip install ".[%s]"'
 
 
@@ -430,10 +460,11 @@ INSTALL = 'in the checkout of autotune: pip install ".[%s]"'
     ("error", "message"),
     [
         pytest.param(
-            OSError(28, "No space left on device"),
-            "unexpected OSError: [Errno 28] No space left on device (set AUTOTUNE_TRACEBACK=1 to see where)",
+            OSError(5, "Input/output error"),
+            "unexpected OSError: [Errno 5] Input/output error (set AUTOTUNE_TRACEBACK=1 to see where)",
             id="of the system, and not blamed on the output unless that fails",
         ),
+        (OSError(28, "No space left on device"), "No space left on device (make room, or write elsewhere)"),
         (ModuleNotFoundError(name="optuna"), f"optuna is not installed ({INSTALL % 'tune'})"),
         (ModuleNotFoundError(name="sqlalchemy.orm"), f"sqlalchemy.orm is not installed ({INSTALL % 'tune'})"),
         (ModuleNotFoundError(name="fastapi"), f"fastapi is not installed ({INSTALL % 'service'})"),

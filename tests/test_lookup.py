@@ -295,6 +295,9 @@ def test_the_users_own_database_is_read_and_may_be_missing(
 def test_a_named_table_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="there is no table"):
         TuningTable.open(tmp_path / "none.sqlite")
+    (tmp_path / "begun.sqlite").touch()  # as SQLite leaves it until the first table is there
+    with pytest.raises(TableError, match="there is no table"):
+        TuningTable.open(tmp_path / "begun.sqlite")
     with pytest.raises(TableError, match="cannot be read"):
         TuningTable.open(tmp_path)
 

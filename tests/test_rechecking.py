@@ -295,6 +295,10 @@ def test_status_goes_by_the_driver_that_other_commands_use(
     assert discovery.select("cpu", devices).driver == "3.1"
     assert main(["status", "--db", database, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["driver"] == "3.1"
+    for number, driver in enumerate(drivers):
+        devices[number] = dataclasses.replace(devices[number], selector=f"{number}:0")
+        assert main(["status", "--device", f"{DEVICE.slug}@{driver}", "--db", database, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[0]["driver"] == driver
 
 
 def test_status_without_any_device_here_tells_what_the_database_holds(

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -734,6 +735,14 @@ def test_without_a_home_folder_there_is_no_cache(pocl: Device, monkeypatch: pyte
         monkeypatch.setenv(name, "")
     gemm = Gemm(pocl.selector, table=TuningTable([], []))
     assert np.array_equal(gemm(matrix(1, 2), matrix(2, 1)), product(matrix(1, 2), matrix(2, 1)))
+
+
+def test_the_host_is_as_silent_about_infinities_as_a_device() -> None:
+    a, out = np.full((1, 1), 60000, np.float16), np.empty((1, 1), np.float16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        host_product(GemmProblem(m=1, n=1, k=1, mode="float16"), a, a, out)
+    assert np.isposinf(out).all()
 
 
 def test_whole_numbers_wrap_around_on_the_host_as_on_the_device(gemm: Gemm) -> None:

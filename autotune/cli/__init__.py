@@ -5,6 +5,7 @@ so that help and usage errors appear at once.
 """
 
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -26,9 +27,12 @@ EXTRAS = {
 }
 """Packages that only some commands need, and the extra of pyproject.toml that installs each."""
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status. An error is printed as one line, without a traceback."""
+    _open_closed_streams()
     _accept_every_character()
     # This comes before NumPy loads. The model's matrices are small, and BLAS threads that wait for work would take
     # processor time from the builds. The comparison with the host's BLAS needs the user's own number.
@@ -36,8 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         status = _dispatch(sys.argv[1:] if arguments is None else list(arguments))
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except AutotuneError as error:
         _complain(str(error))
         return error.exit_status
@@ -60,6 +63,8 @@ def _message_of(error: Exception) -> str:
         return f"{error.name} is not installed ({install_hint(extra)})"
     if isinstance(error, OSError) and (error.filename is not None or _output_fails()):
         return f"{error.filename or 'standard output'}: {error.strerror or error}"
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return f"{error.strerror} (make room, or write elsewhere)"
     cause = " ".join(str(error).split())[:500]
     wanted = "set AUTOTUNE_TRACEBACK=1 to see where"
     return f"unexpected {type(error).__name__}{': ' if cause else ''}{cause} ({wanted})"
@@ -88,6 +93,13 @@ def _complain(message: str) -> None:
     if os.environ.get("AUTOTUNE_TRACEBACK"):
         traceback.print_exc()
     tell(f"autotune: error: {message}")
+
+
+def _open_closed_streams() -> None:
+    """Give standard streams that the caller has closed to the null device, before other files take their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 def _accept_every_character() -> None:

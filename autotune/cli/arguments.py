@@ -80,9 +80,9 @@ class Command:
         return self.run.__name__.removesuffix("_command")
 
     def add_to(self, subparsers: Any) -> None:
-        meaning = " ".join((self.run.__doc__ or "").split())
+        meaning = " ".join((self.run.__doc__ or "").split())  # python -OO leaves docstrings out
         lines = [f"example{'s' if len(self.examples) > 1 else ''}:", *(f"  autotune {line}" for line in self.examples)]
-        short = meaning[0].lower() + meaning[1:].rstrip(".")
+        short = meaning[:1].lower() + meaning[1:].rstrip(".")
         parser = subparsers.add_parser(self.name, help=short, description=meaning, epilog="\n".join(lines))
         parser.set_defaults(command=self.run, prog=parser.prog)
         for add in self.arguments:

@@ -20,7 +20,7 @@ from autotune.cli.arguments import (
     words,
 )
 from autotune.cli.interrupts import Interrupts, tell_stopped
-from autotune.cli.output import plain_compilation, print_json, standard_error, tell
+from autotune.cli.output import plain_compilation, print_json, tell
 from autotune.cli.run import check_algorithms, days_text
 from autotune.device.processors import usable_cores
 from autotune.kernels import find_family, parse_shape
@@ -74,7 +74,7 @@ def compile_command(options: argparse.Namespace) -> int:
     with (
         Store.open(options.db) as store,
         Interrupts("the running builds") as interrupts,
-        building(standard_error(), is_quiet=options.quiet) as listener,
+        building(sys.stderr, is_quiet=options.quiet) as listener,
     ):
         device = with_checkup(device, store)
         for problem in problems:
@@ -104,7 +104,7 @@ def _compile_on_farm(options: argparse.Namespace, problems: Sequence[Problem]) -
     with (
         Store.open(options.db) as store,
         Interrupts("a look at the farm") as interrupts,
-        building(standard_error(), is_quiet=options.quiet) as listener,
+        building(sys.stderr, is_quiet=options.quiet) as listener,
     ):
         device = with_checkup(select(options.device, devices_of_farm(store.devices())), store)
         if options.withdraw:

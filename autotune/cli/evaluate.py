@@ -1,6 +1,7 @@
 """The command `autotune evaluate`: measure how much of the tuned speed predictions reach at held-out sizes."""
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import DATABASE, DEVICE, JSON, SHAPES, budget, command, family, flag, integer, shape
 from autotune.cli.interrupts import Interrupts, tell_stopped
-from autotune.cli.output import print_json, standard_error, tell
+from autotune.cli.output import print_json, tell
 from autotune.cli.run import read_requests
 from autotune.codec import write
 from autotune.errors import UsageError
@@ -114,7 +115,7 @@ def _tuned_afresh(
     with (
         tempfile.TemporaryDirectory() as folder,
         Store.open(Path(folder) / "afresh.sqlite") as afresh,
-        progress(budget, standard_error(), is_quiet=options.quiet) as listener,
+        progress(budget, sys.stderr, is_quiet=options.quiet) as listener,
     ):
         outcomes = tune(device, requests, afresh, budget, listener, should_stop=should_stop)
     return [outcome.winner for outcome in outcomes if outcome.winner]

@@ -1,13 +1,14 @@
 """The commands `submit`, `jobs` and `cancel`, which call a service, and what other commands that call one need."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import JSON, QUIET, SERVER, WANTED, WIDE, command, flag, integer
 from autotune.cli.interrupts import STOPPED
 from autotune.cli.models import lines_of_shapes, tokens_of
-from autotune.cli.output import print_json, print_result, standard_error, tell
+from autotune.cli.output import print_json, print_result, tell
 from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def follow(client: "Client", job: dict[str, Any], options: argparse.Namespace) -
     if job["kind"] != "tune":
         return _follow_verification(client, job)
     budget = Budget(trials=job["trials"], seconds=job["seconds"])
-    with progress(budget, standard_error(), is_quiet=options.quiet) as listener:
+    with progress(budget, sys.stderr, is_quiet=options.quiet) as listener:
         follower = Follower(job, listener, tell)
         for event in client.follow(job["id"]):
             follower.take(event)

@@ -3,10 +3,9 @@
 import argparse
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from autotune import __version__, codec
 from autotune.errors import AutotuneError, UsageError
@@ -27,12 +26,8 @@ def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def standard_error() -> TextIO:
-    return sys.stderr if sys.stderr is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123
-
-
 def write(path: Path | None, content: str | bytes) -> None:
-    """Write to standard output, or to a file, which is replaced atomically.
+    """Write to standard output, or to a file, which is replaced atomically if it is a plain one.
 
     Raises UsageError when the file cannot be written.
     """

@@ -12,7 +12,7 @@ from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, LEARN_FROM, QUIET
 from autotune.cli.interrupts import Interrupts, tell_stopped
 from autotune.cli.jobs import run_elsewhere
 from autotune.cli.models import is_model, read_model, tokens_of
-from autotune.cli.output import print_result, require_winners, standard_error, tell, tell_excluded_defaults
+from autotune.cli.output import print_result, require_winners, tell, tell_excluded_defaults
 from autotune.device.links import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
 from autotune.kernels import find_family, parse_shape
@@ -156,7 +156,7 @@ def _tune(
 
     with (
         Store.open(options.db) as store,
-        progress(budget, standard_error(), is_quiet=options.quiet, phase=lambda: worker.phase) as listener,
+        progress(budget, sys.stderr, is_quiet=options.quiet, phase=lambda: worker.phase) as listener,
     ):
         device = examined(device, store, worker)
         if not options.quiet:

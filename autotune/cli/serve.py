@@ -1,12 +1,13 @@
 """The command `autotune serve`: run the service on this machine."""
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import DATABASE, argument, command, file, integer
-from autotune.cli.output import standard_error, tell
+from autotune.cli.output import tell
 from autotune.device.processors import usable_cores
 from autotune.errors import DatabaseAwayError
 
@@ -77,5 +78,5 @@ def open_patiently(database: str | Path | None) -> "Store":
 def _log_warnings() -> None:
     import logging
 
-    logging.basicConfig(stream=standard_error(), level=logging.INFO, format="%(message)s")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)

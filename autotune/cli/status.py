@@ -8,6 +8,7 @@ from autotune.cli.lookup import named_device
 from autotune.cli.output import print_json, tell
 from autotune.codec import write
 from autotune.errors import AutotuneError
+from autotune.model.device import Device
 
 
 @command(ANY_DEVICE, DATABASE, JSON, examples=("status", "status --device adreno --json"))
@@ -18,8 +19,11 @@ def status_command(options: argparse.Namespace) -> int:
     from autotune.store import Store
 
     with Store.open(options.db, read_only=True) as store:
-        slug = named_device(options.device, store.devices()).slug if options.device else None
-        found = [overview for overview in survey(store, _drivers()) if slug in (None, overview.device)]
+        named = named_device(options.device, store.devices()) if options.device else None
+        slug = named.slug if named else None
+        is_one_of_several = named is not None and options.device.strip().lower() != named.slug
+        drivers = _drivers(named if is_one_of_several else None)
+        found = [overview for overview in survey(store, drivers) if slug in (None, overview.device)]
     if slug and not found:
         tell(f"nothing is stored for {slug}")
     if options.json:
@@ -29,14 +33,15 @@ def status_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _drivers() -> dict[str, str]:
+def _drivers(named: Device | None) -> dict[str, str]:
     """Return the drivers of this machine's devices by slug; empty without devices, which a status does not need.
 
-    Of several runtimes of one processor it is the driver that other commands use.
+    Of several runtimes of one processor it is the driver that other commands use, unless one of them is `named`.
     """
     from autotune.device.discovery import discover, preference
 
     try:
-        return {device.slug: device.driver for device in sorted(discover(), key=preference)}
+        devices = sorted(discover(), key=preference)
     except AutotuneError:
         return {}
+    return {device.slug: device.driver for device in [*devices, *(d for d in devices if d == named)]}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import DATABASE, DEVICE, JSON, QUIET, SHAPES, command, family, shape
 from autotune.cli.interrupts import Interrupts, tell_stopped
-from autotune.cli.output import plain_winner, print_json, standard_error
+from autotune.cli.output import plain_winner, print_json
 from autotune.cli.run import read_requests
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family
@@ -44,7 +44,7 @@ def verify_command(options: argparse.Namespace) -> int:
         Store.open(options.db, makes=False) as store,
         DeviceLock(device),
         Interrupts("the running trial") as interrupts,
-        rechecking(standard_error(), is_quiet=options.quiet) as listener,
+        rechecking(sys.stderr, is_quiet=options.quiet) as listener,
     ):
         device = with_checkup(device, store)
         winners = _wanted(options, store, device.slug)

@@ -161,19 +161,19 @@ def _read(place: "Path", *, may_be_missing: bool) -> "Contents":
         with place.open("rb") as file:
             start = file.read(64)
     except FileNotFoundError:
-        if may_be_missing:
-            return Contents()
-        raise TableError(f"there is no table {place}", hint="create one with autotune run or autotune export") from None
+        start = b""
     except OSError as error:
         raise TableError(f"{place} cannot be read: {error.strerror}") from error
+    if not start and may_be_missing:
+        return Contents()
+    if not start:  # or another process is about to fill it
+        raise TableError(f"there is no table {place}", hint="create one with autotune run or autotune export")
     if start.startswith(b"SQLite format 3\0"):
         from autotune.lookup.database import Database
 
         return Database(place)
     if start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return read_json(place)
-    if not start and may_be_missing:
-        return Contents()
     raise NotADatabaseError(f"{place} is neither a database nor a JSON table", hint="name another file")
 
 

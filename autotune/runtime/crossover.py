@@ -128,17 +128,18 @@ def host_product(
     `a` is op(A), (m, k), `b` is op(B), (k, n), `out` is C, (m, n), or each with the batch first. `a` and `b` are
     transposed views where operands are transposed.
     """
-    if problem.mode == "float32" and alpha == 1 and not beta:
-        np.matmul(a, b, out=out)
-        return
-    kind = "float64" if problem.is_whole else "float32"
-    product = np.matmul(a.astype(kind, copy=False), b.astype(kind, copy=False))
-    if alpha != 1:
-        product *= alpha
-    if beta:
-        product += beta * out.astype(kind, copy=False)
-    # Beyond the range of int32 the device wraps around, and so does this.
-    out[...] = product.astype(np.int64).astype(np.int32) if problem.is_whole else product
+    with np.errstate(all="ignore"):  # infinities and NaN are as silent as on a device
+        if problem.mode == "float32" and alpha == 1 and not beta:
+            np.matmul(a, b, out=out)
+            return
+        kind = "float64" if problem.is_whole else "float32"
+        product = np.matmul(a.astype(kind, copy=False), b.astype(kind, copy=False))
+        if alpha != 1:
+            product *= alpha
+        if beta:
+            product += beta * out.astype(kind, copy=False)
+        # Beyond the range of int32 the device wraps around, and so does this.
+        out[...] = product.astype(np.int64).astype(np.int32) if problem.is_whole else product
 
 
 def measure_host_ns(problem: GemmProblem) -> float:

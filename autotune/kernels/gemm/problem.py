@@ -261,11 +261,21 @@ class GemmProblem(Problem):
             words[:1] = words[0].split("x")
         wrong = ProblemError(f"{text.strip()[:80]!r} is not a shape", hint="write M,N,K such as 512,512,512")
         values: dict[str, Any] = {}
+        said_before: set[str] = set()
         for number, word in enumerate(words):
             name, equals, digits = word.partition("=")
+            said = "layout" if word in ("nn", "nt", "tn", "tt") else "mode" if word in MODES else name
+            if said in said_before and said != "constant":
+                raise ProblemError(f"{wrong.message}: {word[:40]!r} repeats or contradicts a word before it")
+            said_before |= {said} if number > 2 else set()
             if number < 3:
+<<<<<<< HEAD
                 values["mnk"[number]] = whole_number(word, wrong)
             elif word in ("nn", "nt", "tn", "tt"):
+=======
+                values["mnk"[number]] = _whole_number(word, wrong)
+            elif said == "layout":
+>>>>>>> h/f1
                 values["trans_a"], values["trans_b"] = int(word[0] == "t"), int(word[1] == "t")
             elif word in MODES:
                 values["mode"] = word
