@@ -35,6 +35,7 @@ REASONS = {
     "NVIDIA's local void * is not",
     "INVALID_WORK_GROUP_SIZE": "is global_size a multiple of local_size, and local_size what the kernel asks for?",
     "INVALID_KERNEL_NAME": "the source has no kernel of this name",
+    "sub_group_": "has the device sub-groups, as autotune devices tells? The constraint has_sub_groups asks",
 }
 """What a driver may mean by its refusals."""
 _INSIDE = "AUTOTUNE_SIMULATED"
