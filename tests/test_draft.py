@@ -1,5 +1,6 @@
 """What `autotune init` reads from sources that are written in ways of their own."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,27 @@ def test_init_tells_what_a_file_cannot_give(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "wide.cl").write_bytes("kernel void k(global float *x) { }".encode("utf-16"))
     assert main(["init", str(tmp_path / "wide.cl")]) == 2
     assert "wide.cl is not UTF-8 text (byte 0) (save it as UTF-8)" in capsys.readouterr().err
+
+
+def test_the_next_kernel_has_no_part_in_one_of_a_single_line(tmp_path: Path) -> None:
+    other = f"kernel void other{ARGUMENTS} {{ y[get_global_id(2)] = OTHER; }}\n"
+    file = drafted(tmp_path, f"kernel void k{ARGUMENTS} {BODY}{other}")
+    assert file.local_size == "LOCAL_SIZE" and [*file.parameters] == ["LOCAL_SIZE"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"kernel void k{ARGUMENTS} {{ a(b(c(d( ",
+        f"kernel void k{ARGUMENTS} {BODY}" * 1000,
+        "a(x) { " * 20_000 + f"kernel void k{ARGUMENTS} {{ a(1); b(2);",
+        "typedef " * 10_000 + f"kernel void k{ARGUMENTS} {BODY}",
+        "".join(f"#define K{i} kernel\n" for i in range(5000)) + f"kernel void k{ARGUMENTS} {BODY}",
+        "(" * 100_000 + f";kernel void k{ARGUMENTS} {BODY}",
+        f"kernel void k{ARGUMENTS} {{ " + "(global float *)" * 6000 + "}",
+    ],
+)
+def test_a_source_that_is_made_to_hang_is_read_in_seconds(tmp_path: Path, text: str) -> None:
+    began = time.process_time()
+    drafted(tmp_path, text)
+    assert time.process_time() - began < 5.0

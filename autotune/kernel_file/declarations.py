@@ -24,6 +24,7 @@ OF_LANGUAGE = re.compile(
     r"|(?:u?(?:char|short|int|long)|float|double|half)\d*|unsigned|signed|bool|void|size_t|ptrdiff_t|const|restrict"
     r"|volatile|static|inline|sampler_t|pipe|(?:__)?(?:kernel|global|local|constant|private)|enum|union|read_only|write_only|[su]\d+"
 )
+_LONGEST_BODY = 65536
 _MOST_HELPERS = 50
 """Functions of the source that are read with a kernel that calls them."""
 
@@ -147,10 +148,21 @@ def helpers(text: str, body: str) -> str:
             for call in re.finditer(rf"\b{name}\s*\(", text) if len(found) < _MOST_HELPERS else ():
                 brace = text.find("{", call.end(), call.end() + _LONGEST_HEAD)
                 if brace >= 0 and re.fullmatch(r"[^;{}]*\)\s*", text[call.end() : brace]):
-                    found[name] = text[call.start() : text.find("\n}", brace)]
+                    found[name] = text[call.start() : end_of(text, brace)]
                     calling += found[name]
                     break
     return "".join(found.values())
+
+
+def end_of(text: str, brace: int) -> int:
+    """Return where the block ends that begins at a brace, or how much of it is read at most."""
+    depth = 0
+    last = brace + _LONGEST_BODY
+    for found in re.finditer(r"[{}]", text[brace:last]):
+        depth += 1 if found[0] == "{" else -1
+        if depth == 0:
+            return brace + found.end()
+    return last
 
 
 def shown_as(argument: Argument, body: str) -> str:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from autotune.errors import UsageError, did_you_mean
@@ -11,6 +12,7 @@ from autotune.kernel_file.declarations import (
     OF_LANGUAGE,
     Argument,
     declared_arguments,
+    end_of,
     heads,
     helpers,
     is_image,
@@ -40,6 +42,7 @@ _WIDE = re.compile(r"(?i).*(?:width|columns?|cols?|_x)")
 _OUTPUT_NAMES = re.compile(r"(?:p_|d_)?(?:out\w*|dst\w*|dest\w*|res\w*|y|c)", re.IGNORECASE)
 _IS_MADE = re.compile(r"[^()]*\)\s*\(")
 """How what seems to be a kernel's arguments begins where a macro writes its name."""
+_MOST_OF_ONE_NAME = 16
 _AXES = "XYZ"
 
 
@@ -67,7 +70,8 @@ def draft(source: Path, kernel: str = "") -> str:
     required = group[1] if group else ""
     others = [other for other in kernels if other != name]
     # Conditions of the preprocessor may choose among several kernels of this name.
-    every = "".join(text[head.start() : text.find("\n}", head.end())] for head in heads(plain) if head["name"] == name)
+    same = islice((head for head in heads(plain) if head["name"] == name), _MOST_OF_ONE_NAME)
+    every = "".join(text[head.start() : end_of(text, head.end() - 1)] for head in same)
     source_ = _Source(text=text, kernel=name, others=others, body=f"{required};{body}{helpers(plain, body)}{every}")
     arguments = {
         argument.name: replace(argument, type=source_.type_of(shown_as(argument, body)))
@@ -140,13 +144,17 @@ class _Source:
             without = re.sub(r"\([^()]*\)", "", without)
         return plain, without
 
+    @cached_property
+    def _pointed_to(self) -> str:
+        """What stands before the star of a declared pointer, as a pattern: a type; in a product it is a number."""
+        kind = r"\b(?:u?(?:char|short|int|long)|float|double|half|void|bool|size_t|unsigned)\d*|\b\w+_t"
+        qualified = r"\b(?:__)?(?:global|local|constant|private|const|struct)\s+\w+"
+        made = re.findall(r"\btypedef\s(?:[^;{}]{0,200}[\s*])?(\w+)\s*;", self.text)[:200]
+        return "|".join([kind, qualified, *(rf"\b{name}" for name in made)])
+
     def _defines(self, name: str) -> bool:
         plain, without = self._declarations
-        kind = r"(?:\b(?:u?(?:char|short|int|long)|float|double|half|void|bool|size_t|unsigned)\d*|\w+_t)"
-        made = "|".join(map(re.escape, re.findall(r"\btypedef\b[^;{}]*?\b(\w+)\s*;", self.text)[:200]))
-        qualified = r"\b(?:__)?(?:global|local|constant|private|const|struct)\s+\w+"
-        kinds = "|".join([kind, qualified, *([rf"\b(?:{made})"] if made else [])])
-        pointer = rf"(?:{kinds})\s*\*+\s*{name}\s*[=;,)\[]"
+        pointer = rf"(?:{self._pointed_to})\s*\*+\s*{name}\s*[=;,)\[]"
         again = rf",\s*\*+\s*{name}\s*[=;,)\[]|\bfor\s*\(\s*\w+\s+[^;]*,\s*{name}\b"
         declared = rf"[A-Za-z_]\w*\s+{name}\b|#\s*define\s+{name}\b|{pointer}|{again}"
         if re.search(declared, plain):
