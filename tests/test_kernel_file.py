@@ -369,7 +369,11 @@ CONTENTS = 'x = {{ buffer = "float32", size = "n", {} }}'
         (RIGHT, 'outputs = { y = "none.npy" }', r"none\.npy cannot be read"),
         (RIGHT, 'outputs = { y = "wide.npy" }', r"wide\.npy has 3 elements of float64, wanted 37 of float32"),
         (X, CONTENTS.format("range = [2, 1]"), "x: the range from 2 to 1 is empty"),
-        (X, X.replace("float32", "uint8").replace(" }", ", range = [0, 256] }"), r"exceeds uint8.*range = \[0, 255\] at most"),
+        (
+            X,
+            X.replace("float32", "uint8").replace(" }", ", range = [0, 256] }"),
+            r"exceeds uint8.*range = \[0, 255\] at most",
+        ),
         (X, CONTENTS.format('fill = "python", python = "right.py:short"'), "right.py:short gave 1 elements"),
         (X, CONTENTS.format('fill = "file", file = "../x.npy"'), r"\.\./x\.npy is outside the folder"),
     ],
