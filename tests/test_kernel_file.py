@@ -162,6 +162,21 @@ def test_check_doubts_elements_of_another_size_than_the_kernel_declares(
     assert "is given elements" not in capsys.readouterr().err
 
 
+def test_check_says_what_a_refusal_may_mean_and_that_an_output_may_keep_elements(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small", "--no-simulator"]
+    family_of(folder)
+    source = (folder / "scale.cl").read_text()
+    (folder / "scale.cl").write_text(source.replace("if (at < n)", "if (at > 0 && at < n)"))
+    assert main(command) == 1
+    assert "are never written: is global_size too small, or access = 'inout' meant" in capsys.readouterr().out
+    if not pocl.limits.has_sub_groups:
+        (folder / "scale.cl").write_text(source.replace("if (at < n)", "if (get_sub_group_id() + at < n)"))
+        assert main(command) == 1
+        assert "has the device sub-groups, as autotune devices tells?" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("word", ["RESTRICT", "__restrict__", "__restrict", "restrict", "const MINE"])
 def test_words_after_the_star_hide_no_type(
     folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str], word: str
