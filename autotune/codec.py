@@ -197,7 +197,8 @@ def _refuse_constant(name: str) -> Any:
 
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")
+    numbers = {int: "a number", float: "one with a fraction or an exponent"}
+    return (names | numbers).get(type(value), "a date or time")
 
 
 # Values

@@ -162,6 +162,21 @@ def test_check_doubts_elements_of_another_size_than_the_kernel_declares(
     assert "is given elements" not in capsys.readouterr().err
 
 
+def test_check_says_what_a_refusal_may_mean_and_that_an_output_may_keep_elements(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small", "--no-simulator"]
+    family_of(folder)
+    source = (folder / "scale.cl").read_text()
+    (folder / "scale.cl").write_text(source.replace("if (at < n)", "if (at > 0 && at < n)"))
+    assert main(command) == 1
+    assert "are never written: is global_size too small, or access = 'inout' meant" in capsys.readouterr().out
+    if not pocl.limits.has_sub_groups:
+        (folder / "scale.cl").write_text(source.replace("if (at < n)", "if (get_sub_group_id() + at < n)"))
+        assert main(command) == 1
+        assert "has the device sub-groups, as autotune devices tells?" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("word", ["RESTRICT", "__restrict__", "__restrict", "restrict", "const MINE"])
 def test_words_after_the_star_hide_no_type(
     folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str], word: str
@@ -369,7 +384,11 @@ CONTENTS = 'x = {{ buffer = "float32", size = "n", {} }}'
         (RIGHT, 'outputs = { y = "none.npy" }', r"none\.npy cannot be read"),
         (RIGHT, 'outputs = { y = "wide.npy" }', r"wide\.npy has 3 elements of float64, wanted 37 of float32"),
         (X, CONTENTS.format("range = [2, 1]"), "x: the range from 2 to 1 is empty"),
-        (X, X.replace("float32", "uint8").replace(" }", ", range = [0, 256] }"), "from 0 to 256 exceeds uint8"),
+        (
+            X,
+            X.replace("float32", "uint8").replace(" }", ", range = [0, 256] }"),
+            r"exceeds uint8.*range = \[0, 255\] at most",
+        ),
         (X, CONTENTS.format('fill = "python", python = "right.py:short"'), "right.py:short gave 1 elements"),
         (X, CONTENTS.format('fill = "file", file = "../x.npy"'), r"\.\./x\.npy is outside the folder"),
     ],
@@ -403,6 +422,10 @@ def test_contents_that_cannot_be_made_are_told_with_their_file(
         (X, 'x = { line = "float32", size = "n", over = "z" }', r"line 14: arguments\.x: over: z is not a buffer"),
         (X, 'x = { image = "float64", size = "n, 1" }', r"line 14: arguments\.x: images have no channels of float64"),
         (X, 'x = { image = "float32", size = "n, 1", channels = 3 }', "line 14: .* a pixel has 1, 2 or 4 channels"),
+        (X, 'x = { image = "float32", size = "n, 1", row_pitch = 64 }', "line 14: .* row_pitch needs `over`"),
+        (X, "x = { local = 0 }", "line 14: .* local memory has at least 1 byte"),
+        ("n = 1000", "n = 1e3", r"sizes\.n: must be a whole number, not one with a fraction or an exponent"),
+        ("n = 1000", "n = 2026-01-01", r"sizes\.n: must be a whole number, not a date or time"),
         (X, CONTENTS.format('fill = "file"'), "line 14: .*fill = 'file' and `file` go together"),
         (X, CONTENTS.format('fill = "python"'), "line 14: .*fill = 'python' and `python` go together"),
         (X, CONTENTS.format("range = [1]"), "line 14: .*range needs two numbers"),

@@ -35,6 +35,7 @@ def init_command(options: argparse.Namespace) -> int:
     from autotune.kernel_file.draft import draft
     from autotune.kernel_file.format import REFERENCE
     from autotune.kernel_file.reading import read_kernel_file
+    from autotune.kernel_file.signature import check_signatures
     from autotune.kernel_file.t1 import from_t1
     from autotune.kernels import is_family
 
@@ -62,7 +63,7 @@ def init_command(options: argparse.Namespace) -> int:
     for note in notes:
         tell(f"not translated: {note}")
     try:
-        read_kernel_file(path)
+        check_signatures(read_kernel_file(path))
     except UsageError as error:
         tell(f"not complete: {error.message}")
     tell(f"wrote {path}: fill in what it marks, then autotune check {path}, and autotune tune {path} --device D")

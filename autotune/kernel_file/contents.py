@@ -69,7 +69,8 @@ class FileCase(Case):
         self.remark = "; ".join(
             f"{name} is never written"
             if share == 1
-            else f"{share:.3g} of the elements of {name} are never written: is global_size too small?"
+            else f"{share:.3g} of the elements of {name} are never written: is global_size too small, "
+            "or access = 'inout' meant, for a kernel that leaves some as they are?"
             for name, share in shares.items()
             if share
         )
@@ -241,7 +242,8 @@ def _contents(
         return numbers.uniform(low, high, elements).astype(kind)
     limits = np.iinfo(kind)
     if low < limits.min or high > limits.max:
-        raise ProblemError(f"{name}: the range from {low:g} to {high:g} exceeds {entry.element}")
+        hint = f"whole numbers have both limits: range = [{limits.min}, {limits.max}] at most"
+        raise ProblemError(f"{name}: the range from {low:g} to {high:g} exceeds {entry.element}", hint=hint)
     return numbers.integers(int(low), int(high), elements, kind, endpoint=True)
 
 

@@ -3,24 +3,30 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from autotune.errors import UsageError, did_you_mean
+from autotune.kernel_file.declarations import (
+    OF_LANGUAGE,
+    Argument,
+    declared_arguments,
+    end_of,
+    heads,
+    helpers,
+    is_image,
+    shown_as,
+    without_comments,
+    without_names_of_pointers,
+    without_strings,
+    written_out,
+)
 from autotune.kernel_file.source import with_includes
 from autotune.model.problem import ELEMENT_TYPES, Problem
 
-_BEGINNING = re.compile(r"\b(?:__)?kernel\b")
-_HEAD = re.compile(
-    r"(?:__)?kernel\b(?>(?P<attributes>[^;{}]*?)\bvoid\b)(?:[^;{}()]*\([^{};]*?\)\))?[^;{}()]*?"
-    r"\b(?P<name>\w+)\s*\((?P<arguments>[^{};]*?)\)\s*\{"
-)
-_LONGEST_HEAD = 4096
-"""Characters of a kernel's declaration."""
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d{1,6})[uU]?\)?[ \t]*$", re.MULTILINE)
 _GROUP = re.compile(r"reqd_work_group_size\s*\(([^()]*)\)")
-C_TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items()}
-"""Our names of the types of OpenCL C."""
-_OTHERS = {"unsigned": "uint32", "size_t": "uint64", "bool": "uint8", "void": "uint8"}
 _USUAL_SIZE = 1024
 _LARGEST = 1024
 """Largest number of a source that is taken for something to choose, rather than a size."""
@@ -29,51 +35,15 @@ _GROUP_NAMES = (
     re.compile(r"(block|group|wg|work|local)", re.IGNORECASE),
 )
 """What names of the work-group have in them, the surest first."""
-_NO_SIZES = re.compile(r"(?i).*(?:off|stride|pitch).*|ld[abc]")
+_NO_GROUP = re.compile(r"mem|pad|max|sub_?group", re.IGNORECASE)
+_NO_SIZES = re.compile(r"(?i).*(?:off|stride|pitch).*|ld[abc]|nb\d+")
+_WIDE = re.compile(r"(?i).*(?:width|columns?|cols?|_x)")
+"""Sizes that the first dimension of a launch usually goes along."""
 _OUTPUT_NAMES = re.compile(r"(?:p_|d_)?(?:out\w*|dst\w*|dest\w*|res\w*|y|c)", re.IGNORECASE)
-_OF_LANGUAGE = re.compile(
-    r"(?:CLK_|CL_|M_|FLT_|DBL_|HALF_|U?(?:CHAR|SHRT|INT|LONG)_|__|cl_|as_|convert_)\w*|\d\w*|INFINITY|NAN|MAXFLOAT|NULL"
-    r"|HUGE_VALF?|true|false|if|else|for|while|do|return|break|continue|switch|case|default|goto|sizeof|struct|typedef"
-    r"|(?:u?(?:char|short|int|long)|float|double|half)\d*|unsigned|signed|bool|void|size_t|ptrdiff_t|const|restrict"
-    r"|volatile|static|inline|(?:__)?(?:kernel|global|local|constant|private)|enum|union|read_only|write_only|[su]\d+"
-)
+_IS_MADE = re.compile(r"[^()]*\)\s*\(")
+"""How what seems to be a kernel's arguments begins where a macro writes its name."""
+_MOST_OF_ONE_NAME = 16
 _AXES = "XYZ"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Argument:
-    """An argument as a kernel declares it."""
-
-    name: str
-    type: str
-    """Name in OpenCL C, without qualifiers."""
-    text: str
-    """The whole declaration."""
-    is_written: bool
-    """The kernel's body seems to write to it."""
-    is_updated: bool
-    """The body seems to add to what is there."""
-
-    @property
-    def is_pointer(self) -> bool:
-        return "*" in self.text or "[" in self.text
-
-    @property
-    def is_fixed(self) -> bool:
-        """What it points to is constant or local."""
-        return re.search(r"\b(?:const|(?:__)?constant|(?:__)?local)\b", self.text.partition("*")[0]) is not None
-
-    def has(self, *words: str) -> bool:
-        return any(re.search(rf"\b(?:__)?{word}\b", self.text) for word in words)
-
-    @property
-    def element(self) -> tuple[str, int]:
-        """The type of the elements, and how many there are in one of the argument's type."""
-        found = re.fullmatch(r"([a-z]+)(2|3|4|8|16)?", self.type)
-        name = C_TYPES.get(found[1]) if found else None
-        if found and name:
-            return name, {"": 1, "3": 4}.get(found[2] or "", int(found[2] or 1))
-        return _OTHERS.get(self.type, "uint8"), 1
 
 
 def draft(source: Path, kernel: str = "") -> str:
@@ -81,10 +51,10 @@ def draft(source: Path, kernel: str = "") -> str:
 
     Raises UsageError when the source cannot be read or has no such kernel.
     """
-    text = without_comments(with_includes(source))
+    text = written_out(without_strings(without_comments(with_includes(source))))
     # With blanks for what macros are, which only looks like a kernel.
     plain = re.sub(r"(?m)^[ \t]*#[ \t]*define\b(?:\\\n|.)*$", lambda macro: re.sub(r"\S", " ", macro[0]), text)
-    kernels = {found["name"]: found for found in heads(plain)}
+    kernels = {found["name"]: found for found in heads(plain) if not _IS_MADE.match(found["arguments"])}
     if not kernels:
         what = "has kernels only that macros write" if any(heads(text)) else "defines no kernel"
         raise UsageError(f"{source} {what}", hint="write the kernel file by hand: autotune help own")
@@ -99,10 +69,13 @@ def draft(source: Path, kernel: str = "") -> str:
     group = _GROUP.search(before + found[0])
     required = group[1] if group else ""
     others = [other for other in kernels if other != name]
-    source_ = _Source(text=text, kernel=name, others=others, body=f"{required};{body}")
+    # Conditions of the preprocessor may choose among several kernels of this name.
+    same = islice((head for head in heads(plain) if head["name"] == name), _MOST_OF_ONE_NAME)
+    every = "".join(text[head.start() : end_of(text, head.end() - 1)] for head in same)
+    source_ = _Source(text=text, kernel=name, others=others, body=f"{required};{body}{helpers(plain, body)}{every}")
     arguments = {
-        argument.name: replace(argument, type=source_.type_of(argument.type))
-        for argument in declared_arguments(found["arguments"], body)
+        argument.name: replace(argument, type=source_.type_of(shown_as(argument, body)))
+        for argument in declared_arguments(without_names_of_pointers(found["arguments"], text), body)
     }
     return "\n".join(_lines(source.name, source_, list(arguments.values()), required))
 
@@ -119,7 +92,15 @@ class _Source:
     @property
     def dimensions(self) -> int:
         """How many dimensions the kernel asks for its place in."""
-        asked = re.findall(r"\bget_(?:global|local|group|num|enqueued)_\w+\s*\(\s*([012])\s*\)", self.body)
+        return self._asked("global|local|group|num|enqueued")
+
+    @property
+    def local_dimensions(self) -> int:
+        """How many of them its work-group seems to have: more than those of whole work-groups only."""
+        return self._asked("global|local|enqueued_local")
+
+    def _asked(self, what: str) -> int:
+        asked = re.findall(rf"\bget_(?:{what})_\w+\s*\(\s*([012])\s*\)", self.body)
         return max(map(int, asked), default=0) + 1
 
     @property
@@ -135,9 +116,11 @@ class _Source:
         plain = re.sub(r'"[^"\n]*"', "", self.text)
         conditions = " ".join(re.findall(r"^[ \t]*#[ \t]*(?:el)?if\b(.*)$", plain, re.MULTILINE))
         macros = " ".join(re.findall(r"^[ \t]*#[ \t]*define[ \t]+\w+[ \t]+(\S.*)$", plain, re.MULTILINE))
-        text = f"{re.sub(r'#.*', '', self.body)} {conditions} {re.sub(r'__attribute__ *[(]+.*?[)]{2}', '', macros)}"
+        unrolled = " ".join(re.findall(r"#[ \t]*pragma[ \t]+unroll[ \t(]+([A-Za-z_]\w*)", self.body))
+        macros = f"{unrolled} {re.sub(r'__attribute__ *[(]+.*?[)]{2}', '', macros)}"
+        text = f"{re.sub(r'#.*', '', self.body)} {conditions} {macros}"
         used = re.findall(r"(?<![.\w>])([A-Za-z_]\w*)\b(?!\s*\()", text)
-        return [name for name in dict.fromkeys(used) if not _OF_LANGUAGE.fullmatch(name) and not self._defines(name)]
+        return [name for name in dict.fromkeys(used) if not OF_LANGUAGE.fullmatch(name) and not self._defines(name)]
 
     def _definitions(self, name: str) -> int:
         """How often a name is defined: more than once where the source derives it from others."""
@@ -151,13 +134,32 @@ class _Source:
             name = (found[1] or found[2]) if found else name
         return name
 
-    def _defines(self, name: str) -> bool:
-        pointer = "" if name.isupper() else rf"|[A-Za-z_]\w*\s*\*+\s*{name}\s*[=;,)\[]"
-        declared = rf"[A-Za-z_]\w*\s+{name}\b|[,}}]\s*{name}\s*(?:[=;,)\[]|$)|#\s*define\s+{name}\b{pointer}"
+    @cached_property
+    def _declarations(self) -> tuple[str, str]:
+        """The text without what is no declaration, and this without what stands in parentheses."""
         keywords = r"\b(?:return|else|case|defined|if|elif|sizeof)\b"
-        without = rf"#[ \t]*pragma\b.*|{_GROUP.pattern}"
-        plain = re.sub(without, "", re.sub(keywords, "(", self.text))
-        return re.search(declared, plain, re.MULTILINE) is not None
+        plain = re.sub(rf"#[ \t]*pragma\b.*|{_GROUP.pattern}", "", re.sub(keywords, "(", self.text))
+        without = re.sub(r"#[ \t]*define\b.*", "", plain)
+        for _ in range(8):
+            without = re.sub(r"\([^()]*\)", "", without)
+        return plain, without
+
+    @cached_property
+    def _pointed_to(self) -> str:
+        """What stands before the star of a declared pointer, as a pattern: a type; in a product it is a number."""
+        kind = r"\b(?:u?(?:char|short|int|long)|float|double|half|void|bool|size_t|unsigned)\d*|\b\w+_t"
+        qualified = r"\b(?:__)?(?:global|local|constant|private|const|struct)\s+\w+"
+        made = re.findall(r"\btypedef\s(?:[^;{}]{0,200}[\s*])?(\w+)\s*;", self.text)[:200]
+        return "|".join([kind, qualified, *(rf"\b{name}" for name in made)])
+
+    def _defines(self, name: str) -> bool:
+        plain, without = self._declarations
+        pointer = rf"(?:{self._pointed_to})\s*\*+\s*{name}\s*[=;,)\[]"
+        again = rf",\s*\*+\s*{name}\s*[=;,)\[]|\bfor\s*\(\s*\w+\s+[^;]*,\s*{name}\b"
+        declared = rf"[A-Za-z_]\w*\s+{name}\b|#\s*define\s+{name}\b|{pointer}|{again}"
+        if re.search(declared, plain):
+            return True
+        return re.search(rf"[,}}]\s*{name}\s*(?:[=;,)\[]|$)", without, re.MULTILINE) is not None
 
     def values_of(self, name: str) -> list[int]:
         """Return values for a name that is not defined: those that conditions compare with, or powers of two."""
@@ -165,55 +167,13 @@ class _Source:
         above = {int(v) for v in re.findall(rf"#.*\b{name}\s*>\s*(\d{{1,4}})\b", self.text)}
         compared |= above | {2 * limit or 1 for limit in above}
         is_switch = not re.search(rf"\b{name}\b", re.sub(r"#[ \t]*(?:(?:el)?if|undef|pragma).*", "", self.text))
-        if len(compared) > 1 or compared - {0, 1}:
+        if (len(compared) > 1 or compared - {0, 1}) and not (compared == {0, 1} and is_counted(name, self.text)):
             return sorted(compared)
-        return [0, 1] if compared or is_switch else [16, 4, 8, 32, 64]
-
-
-def heads(text: str) -> Iterator[re.Match[str]]:
-    """Yield where kernels are defined, up to their braces. The search is bounded, as a source may be anything."""
-    end = 0
-    for beginning in _BEGINNING.finditer(text):
-        if beginning.start() < end:
-            continue
-        brace = text.find("{", beginning.start(), beginning.start() + _LONGEST_HEAD) + 1
-        semicolon = text.find(";", beginning.start(), brace)
-        found = _HEAD.match(text, beginning.start(), brace) if brace and semicolon < 0 else None
-        if found:
-            end = found.end()
-            yield found
-
-
-def without_comments(text: str) -> str:
-    """Return a source without comments, with the same lines."""
-    return re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL)
-
-
-def declared_arguments(text: str, body: str) -> Iterator[Argument]:
-    """Yield the arguments that a kernel declares, from the text between its parentheses and that of its body."""
-    qualifiers = (
-        r"\b(?:__)?(?:const|volatile|global|local|constant|private|read_only|write_only|unsigned)\b"
-        r"|\b(?:__)?restrict(?:__)?\b"
-    )
-    for part in map(str.strip, re.sub(r"(?m)^[ \t]*#.*$", "", text).split(",")):
-        if part in ("", "void"):
-            continue
-        plain = re.sub(r"__attribute__\s*\(\(.*?\)\)|\[[^\]]*\]", "", part)
-        words = re.findall(r"\w+", re.sub(qualifiers, " ", plain))
-        unsigned = "u" if re.search(r"\bunsigned\b", part) else ""
-        name = words[-1] if words else "unnamed"
-        # Macros may stand before a type, and after the star; long int is long.
-        before = re.findall(r"\w+", re.sub(qualifiers, " ", plain.partition("*")[0])) if "*" in plain else words[:-1]
-        types = [word for word in before if word != "int"]
-        kind = f"{unsigned}{types[-1] if types else 'int'}"
-        # Through a pointer that is made from it, too.
-        made = "|".join([name, *re.findall(rf"\*\s*(\w+)\s*=[^;=]*\b{name}\b[^;]*;", body)])
-        written = rf"\b(?:{made})\s*\[[^;]*?\][.\w]*\s*[-+*/%&|^]?=(?!=)|[;{{}})]\s*\*[^;=]*\b(?:{made})\b[^;=]*=(?!=)"
-        stored = rf"\b(?:vstore\w*|atom\w*|write_image\w*)\s*\([^;]*\b(?:{made})\b"
-        is_written = bool(re.search(f"{written}|{stored}", body))
-        updated = rf"\b(?:{made})\s*\[[^;=]*?\][.\w]*\s*[-+*/%&|^]=|\batom\w*\s*\([^;]*\b(?:{made})\b"
-        is_updated = bool(re.search(updated, body))
-        yield Argument(name=name, type=kind, text=part, is_written=is_written, is_updated=is_updated)
+        if is_counted(name, self.text) and compared:
+            return [1, 2, 4, 8]
+        if re.search(rf"#[ \t]*pragma[ \t]+unroll[ \t(]+{name}\b", self.text):
+            return [1, 2, 4, 8]
+        return [0, 1] if compared or is_switch or re.search("(?i)pad", name) else [16, 4, 8, 32, 64]
 
 
 def _lines(name: str, source: _Source, arguments: list[Argument], group: str) -> Iterator[str]:
@@ -225,7 +185,8 @@ def _lines(name: str, source: _Source, arguments: list[Argument], group: str) ->
         key: values_near(key, value, source.text) for key, value in source.numbers.items() if key not in sizes
     }
     parameters = {key: values for key, values in parameters.items() if len(values) > 1}
-    undefined = {key: source.values_of(key) for key in source.undefined}
+    known = {a.name for a in arguments}
+    undefined = {key: source.values_of(key) for key in source.undefined if key not in known}
     local = _work_group(source, group, list(undefined))
     one = {"LOCAL_SIZE": [64, 16, 32, 128, 256], "LOCAL_SIZE_Z": [1, 2, 4]}
     made = {part: one.get(part, [16, 1, 4, 8, 32]) for part in local if part.startswith("LOCAL_SIZE")}
@@ -234,11 +195,17 @@ def _lines(name: str, source: _Source, arguments: list[Argument], group: str) ->
         yield f"# Other kernels of the source (--kernel NAME): {', '.join(source.others[:20])}"
     yield f'name = "{family}"'
     yield f'source = "{name}"'
-    yield f'kernel = "{source.kernel}"'
     yield "# Work-items in each dimension, and the work-group: formulas over sizes and parameters."
-    items = [f"round_up({size}, {part})" for size, part in zip(sizes, local, strict=False)]
-    yield f'global_size = "{", ".join([*items, *local[len(items) :]])}"  # check this'
-    yield f'local_size = "{", ".join(local)}"'
+    groups = {"global_size": ", ".join(_items(source, sizes, local)), "local_size": ", ".join(_padded(source, local))}
+    lines = [a for a in arguments if a.type == "image1d_buffer_t"]
+    if lines:
+        written = ", ".join(f'{key} = "{value}"' for key, value in groups.items())
+        named = ", ".join(f'"{a.name}"' for a in arguments)
+        yield f'launches = [{{ kernel = "{source.kernel}", {written}, arguments = [{named}] }}]  # check this'
+    else:
+        yield f'kernel = "{source.kernel}"'
+        yield f'global_size = "{groups["global_size"]}"  # check this'
+        yield f'local_size = "{groups["local_size"]}"'
     tied = [size for size in sizes if size in large]
     if tied:
         defines = ", ".join(f'{size} = "{size}"' for size in tied)
@@ -259,7 +226,12 @@ def _lines(name: str, source: _Source, arguments: list[Argument], group: str) ->
         free = [a.name for a in arguments if a.is_pointer and not a.is_fixed]
         outputs = [name for name in free if _OUTPUT_NAMES.fullmatch(name)] or free
     items_of_group = " * ".join(local)
-    yield from (f"{a.name} = {{ {_entry(a, sizes, a.name in outputs, items_of_group)} }}{_doubt(a)}" for a in arguments)
+    shape = sizes if len(sizes) > 1 or source.dimensions == 1 else sizes * 2
+    for a in lines:
+        access = ', access = "out"' if a.has("write_only") else ""
+        yield f'{a.name}_data = {{ buffer = "{_channel(a, source)}", size = "{" * ".join(shape[:2])}"{access} }}'
+    for a in arguments:
+        yield f"{a.name} = {{ {_entry(a, shape, a.name in outputs, items_of_group, source)} }}{_doubt(a)}"
     yield ""
     yield "# Small and ragged sizes at which it must be right too, for autotune check:"
     small = ", ".join(f"{name} = {37 + 16 * number}" for number, name in enumerate(dict.fromkeys(sizes)))
@@ -275,11 +247,35 @@ def _work_group(source: _Source, required: str, undefined: list[str]) -> list[st
     while len(parts) > 1 and parts[-1] == "1":
         parts.pop()
     for pattern in _GROUP_NAMES:
-        named = sorted(name for name in (*source.numbers, *undefined) if pattern.search(name))
-        if not parts and len(named) == source.dimensions:
+        numbers = [*(name for name, value in source.numbers.items() if value), *undefined]
+        named = sorted(name for name in numbers if pattern.search(name) and not _NO_GROUP.search(name))
+        if not parts and len(named) in (source.local_dimensions, source.dimensions):
             parts = named
-    own = ["LOCAL_SIZE"] if source.dimensions == 1 else [f"LOCAL_SIZE_{axis}" for axis in _AXES[: source.dimensions]]
+    axes = _AXES[: source.local_dimensions]
+    own = ["LOCAL_SIZE"] if len(axes) == 1 else [f"LOCAL_SIZE_{axis}" for axis in axes]
     return parts or own
+
+
+def _items(source: _Source, sizes: list[str], local: list[str]) -> list[str]:
+    """Return guesses of the work-items in each dimension: whole work-groups over a size, or one for each of a size."""
+    first = sizes[:2]
+    if len([size for size in first if _WIDE.fullmatch(size)]) == 1:
+        first.sort(key=lambda size: not _WIDE.fullmatch(size))
+    along = [*first, *sizes[2:]] if len(sizes) > 1 else sizes * min(2, source.dimensions)
+    dimensions = max(source.dimensions, len(local))
+    parts = [*local, *[""] * (dimensions - len(local))]
+    pairs = zip(along + [""] * dimensions, parts, strict=False)
+    return [f"round_up({size}, {part})" if size and part else size or part or "1" for size, part in pairs]
+
+
+def _padded(source: _Source, local: list[str]) -> list[str]:
+    return [*local, *["1"] * (source.dimensions - len(local))]
+
+
+def is_counted(name: str, source: str) -> bool:
+    """Return whether a source calculates with a number, so that it is no switch."""
+    plain = re.sub(r"(?m)^[ \t]*#[ \t]*(?:(?:el)?if|ifdef|ifndef|undef|pragma)\b.*$", "", source)
+    return re.search(rf"[-+*/%]\s*{name}\b|\b{name}\s*[-*/%]|<\s*{name}\b", plain) is not None
 
 
 def values_near(name: str, value: int, source: str) -> list[int]:
@@ -288,7 +284,7 @@ def values_near(name: str, value: int, source: str) -> list[int]:
     compared = {int(v) for line in conditions for v in re.findall(rf"\b{name}\s*[=!]=\s*(\d{{1,9}})\b", line)}
     if len(compared | {value}) > 2:
         return sorted(compared | {value})
-    if value == 0 or (value == 1 and conditions):
+    if value == 0 or (value == 1 and conditions and not is_counted(name, source)):
         return [0, 1]
     if value > _LARGEST or value & (value - 1):
         return [value]
@@ -306,19 +302,20 @@ def _doubt(argument: Argument) -> str:
     return "" if is_plain else f"  # check this: it is {' '.join(argument.text.split())}"
 
 
-def is_image(argument: Argument) -> bool:
-    """Return whether an argument is an image of any kind."""
-    return argument.type.startswith("image")
+def _channel(argument: Argument, source: _Source) -> str:
+    """Return the type in which a kernel reads or writes an image."""
+    found = re.search(rf"\b(?:read|write)_image(\w+)\s*\(\s*{argument.name}\b", source.body)
+    return {"h": "float16"}.get(found[1] if found else "", "float32")
 
 
-def _entry(argument: Argument, sizes: list[str], is_output: bool, work_group: str) -> str:
-    size = " * ".join(dict.fromkeys(sizes[:2]))
+def _entry(argument: Argument, sizes: list[str], is_output: bool, work_group: str, source: _Source) -> str:
+    size = " * ".join(sizes[:2])
     element, width = argument.element
     if is_image(argument):
         access = ', access = "out"' if argument.has("write_only") else ""
         if argument.type == "image1d_buffer_t":
-            return 'line = "float32", size = "' + size + '", over = "BUFFER"'
-        return f'image = "float32", size = "4 * {sizes[0]}, {sizes[-1]}"{access}'
+            return f'line = "{_channel(argument, source)}", size = "{size}", over = "{argument.name}_data"{access}'
+        return f'image = "{_channel(argument, source)}", size = "4 * {sizes[0]}, {sizes[-1]}"{access}'
     if argument.is_pointer and argument.has("local"):
         return f'local = "{width * ELEMENT_TYPES[element].size_bytes} * {work_group}"'
     if argument.is_pointer:

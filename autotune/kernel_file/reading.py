@@ -133,6 +133,8 @@ def _fault_of(entry: ArgumentEntry, file: KernelFile) -> str:
         "a pixel has 1, 2 or 4 channels": entry.channels != 3,
         "fill = 'file' and `file` go together": (entry.fill == "file") == (entry.file != ""),
         "fill = 'python' and `python` go together": (entry.fill == "python") == (entry.python != ""),
+        "row_pitch needs `over`, the buffer whose rows it is of": entry.row_pitch == 0 or entry.over != "",
+        "local memory has at least 1 byte": entry.local not in (0, "0"),
         "range needs two numbers": len(entry.range) in (0, 2),
     }
     return next((message for message, holds in conditions.items() if not holds), "")

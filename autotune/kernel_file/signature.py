@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from autotune.errors import UsageError
-from autotune.kernel_file.draft import C_TYPES, Argument, declared_arguments, heads, is_image, without_comments
+from autotune.kernel_file.declarations import C_TYPES, Argument, declared_arguments, heads, is_image, without_comments
 from autotune.kernel_file.format import KernelFile, LaunchEntry
 from autotune.kernel_file.source import TEMPLATE, inside, with_includes
 from autotune.model.problem import ELEMENT_TYPES
@@ -76,7 +76,10 @@ def _changes(file: KernelFile, argument: Argument, text: str) -> bool:
 def _faults(file: KernelFile, launch: LaunchEntry, declared: Sequence[Argument], text: str) -> Iterator[str]:
     given, wanted = file.names_of(launch), [argument.name for argument in declared]
     if len(given) != len(wanted):
-        yield f"takes {len(wanted)} arguments ({', '.join(wanted)}), and is given {len(given)} ({', '.join(given)})"
+        shown = [name for name in given if any(file.arguments[other].over == name for other in given)]
+        left_out = f": leave out {', '.join(shown)} by `launches` with `arguments`" if shown else ""
+        told = f"takes {len(wanted)} arguments ({', '.join(wanted)}), and is given {len(given)} ({', '.join(given)})"
+        yield f"{told}{left_out}"
     elif sorted(given) == sorted(wanted) and list(given) != wanted:
         yield f"takes its arguments in the order {', '.join(wanted)}, and is given {', '.join(given)}"
     for name, argument in zip(given, declared, strict=False):

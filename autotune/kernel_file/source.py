@@ -52,7 +52,7 @@ def read_text(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from error
 
 
 def with_includes(path: Path) -> str:

@@ -234,8 +234,8 @@ def _joined(joint: str, terms: Iterable[str]) -> str:
 
 
 def _refuse(text: str, node: ast.AST) -> NoReturn:
-    is_quotient = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
-    reason = ": // divides whole numbers" if is_quotient else ""
+    reasons = {ast.Div: ": // divides whole numbers", ast.Pow: ": multiply instead"}
+    reason = reasons.get(type(node.op), "") if isinstance(node, ast.BinOp) else ""
     raise ConfigurationError(f"expression {text!r} may not use {ast.unparse(node)!r}{reason}")
 
 
