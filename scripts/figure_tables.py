@@ -276,7 +276,8 @@ def _unseen_search() -> str:
         f"{conditions['rival_seeds']} seeds. autotune is ahead of all of them in {sum(ahead)} of {len(ahead)} pairs of "
         f"a space and a number of trials. It takes {ours['mean']['to']['0.95']:.0f} trials to 95% of the optimum on "
         f"average, {statistics.mean(reached):.0f} on the {len(reached)} spaces where the median search gets there. "
-        "None of them took part in a choice; some of the same kernels on other GPUs did.",
+        "None of them took part in a choice; some of the same kernels on other GPUs did. Of a kernel it knows the "
+        "values of the parameters, and which of them make the size of a work-group.",
         "scripts/bench_search --spaces spaces --seeds 40 --first-seed 10 --kernel-tuner PYTHON --json unseen.json",
         "The means over the spaces:",
         _table(["trials", *heads], [[trials, *line("mean", trials)] for trials in ours["mean"]["median"]]),
