@@ -37,7 +37,6 @@ from autotune.propose.proposer import ModelProposer
 from autotune.search import own_kernel
 from autotune.search.own_kernel import use_file
 from autotune.space.search_space import SearchSpace
-from untraced import untraced
 
 SOURCE = """\
 #define PER_ITEM 1
@@ -119,7 +118,6 @@ def next_groups(space: SearchSpace) -> list[int]:
     return [space[row].number("GROUP") for row in proposed if row is not None]
 
 
-@untraced()
 def test_work_groups_of_a_usual_size_are_tried_first_unless_others_are_faster(folder: Path) -> None:
     text = FILE.replace("[16, 32, 64]", f"{[2**n for n in range(11)]}").replace("[1, 2, 4]", f"{[*range(1, 17)]}")
     family = family_of(folder, text)
