@@ -276,7 +276,8 @@ def _unseen_search() -> str:
         f"{conditions['rival_seeds']} seeds. autotune is ahead of all of them in {sum(ahead)} of {len(ahead)} pairs of "
         f"a space and a number of trials. It takes {ours['mean']['to']['0.95']:.0f} trials to 95% of the optimum on "
         f"average, {statistics.mean(reached):.0f} on the {len(reached)} spaces where the median search gets there. "
-        "None of them took part in a choice; some of the same kernels on other GPUs did.",
+        "None of them took part in a choice; some of the same kernels on other GPUs did. Of a kernel it knows the "
+        "values of the parameters, and which of them make the size of a work-group.",
         "scripts/bench_search --spaces spaces --seeds 40 --first-seed 10 --kernel-tuner PYTHON --json unseen.json",
         "The means over the spaces:",
         _table(["trials", *heads], [[trials, *line("mean", trials)] for trials in ours["mean"]["median"]]),
@@ -419,9 +420,9 @@ def _real_searches() -> str:
         "Real searches",
         "The share of the best known speed that the fastest single trial reaches, three to five seeds, and what the "
         "finals chose after 50 trials, on the processor after 100. The first trial is the default. No trials were "
-        "known before; but the starts for very long k were chosen by measurements of 100x100x100000 on this H100, and "
-        "of its other two products only these searches know the best. On a processor single times err by more than is "
-        "left to gain, which is why finals decide.",
+        "known before; but the starts for very long k were chosen by measurements of 100x100x100000 on this H100. The "
+        "best known is of these searches, earlier ones and published tables. On a processor single times err by more "
+        "than is left to gain, which is why finals decide.",
         "scripts/bench_real_search --device nvidia --part repeats --finals --without-tables --shape 1000,1000,1000 "
         "--trials 50 --long 200",
         _table(["device and product", "trials", "median", "least"], lines),

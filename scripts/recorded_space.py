@@ -11,15 +11,26 @@ from search_rivals import Recorded
 
 from autotune.model.device import DeviceLimits
 from autotune.space.diagram import Diagram, Paths
+from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Parameter
 from autotune.space.search_space import SearchSpace
 
+WORK_GROUPS = (("block_size_x", "block_size_y", "block_size_z"), ("MDIMC", "NDIMC"))
+"""Parameters whose product is the work-items of a work-group: Kernel Tuner's names, and those of CLBlast's GEMM."""
+
 
 class _Blank:
-    """Stands for the problem and the family of a recorded space, of which nothing is known."""
+    """Stands for the problem and the family of a recorded space, of which only the size of work-groups is known."""
 
     def __init__(self, kernel: str, parameters: tuple[Parameter, ...]) -> None:
-        self._algorithm = Algorithm(name=kernel, meaning="", parameters=parameters)
+        names = {parameter.name for parameter in parameters}
+        factors = next((found for group in WORK_GROUPS if (found := [n for n in group if n in names])), None)
+        self._algorithm = Algorithm(
+            name=kernel,
+            meaning="",
+            parameters=parameters,
+            work_items=Expression(" * ".join(factors)) if factors else None,
+        )
 
     def algorithm(self, _name: str) -> Algorithm:
         return self._algorithm

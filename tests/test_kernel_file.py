@@ -1,13 +1,16 @@
 """Kernel files: a TOML file that describes a kernel of the user's, as every command sees it."""
 
 import json
+import math
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import time
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +27,13 @@ from autotune.kernels import FILES, families_of_files, find_family
 from autotune.kernels.render import names_read, render
 from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
-from autotune.model.device import Device
+from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.model.trial import Job, Trial, TrialState
+from autotune.propose.acquisition import Observations
+from autotune.propose.explorer import Explorer
+from autotune.propose.prior import UsualWorkGroup
+from autotune.propose.proposer import ModelProposer
 from autotune.search import own_kernel
 from autotune.search.own_kernel import use_file
 from autotune.space.search_space import SearchSpace
@@ -100,6 +107,45 @@ def test_a_file_is_a_family(folder: Path) -> None:
         ("scale", (256,), (16,))
     ]
     assert [problem.size_vector for problem in family.examples()] == [(1,), (37,), (1000,)]
+
+
+def next_groups(space: SearchSpace) -> list[int]:
+    """Return the work-groups that are proposed after four trials with 128 work-items, by seed."""
+    times = {1: 5.0, 4: 5.4, 9: 5.2, 16: 5.3}
+    rows = {space.row_of(Configuration.of("scale", PER_ITEM=each, GROUP=128)): time for each, time in times.items()}
+    known = Observations(log_times={row: time for row, time in rows.items() if row is not None})
+    proposed = [Explorer(space, seed).propose(known) for seed in range(12)]
+    return [space[row].number("GROUP") for row in proposed if row is not None]
+
+
+def test_work_groups_of_a_usual_size_are_tried_first_unless_others_are_faster(folder: Path) -> None:
+    text = FILE.replace("[16, 32, 64]", f"{[2**n for n in range(11)]}").replace("[1, 2, 4]", f"{[*range(1, 17)]}")
+    family = family_of(folder, text)
+    problem, limits = family.problem_type.parse("4096"), DeviceLimits(max_work_group_size=1024)
+    gpu = SearchSpace(family, problem, limits)
+    usual = UsualWorkGroup(gpu).of(np.arange(len(gpu)))
+    groups = np.array([configuration.number("GROUP") for configuration in gpu])
+    assert set(groups[usual < 0.06]) == {128, 256} and usual[groups == 8].min() > usual[groups == 32].max() > 0.1
+
+    processor = SearchSpace(family, problem, replace(limits, is_cpu=True))
+    on_gpu, on_processor = (
+        statistics.mean(abs(math.log2(group) - 7.25) for group in next_groups(space)) for space in (gpu, processor)
+    )
+    assert on_gpu < 0.6 * on_processor
+
+    proposer = ModelProposer(gpu, seed=0)
+    found: list[int] = []
+    while len(found) < 24 and (row := proposer.ask()) is not None:
+        found.append(gpu[row].number("GROUP"))
+        proposer.tell(row, 1000.0 * 1.3 ** math.log2(found[-1]))
+    assert statistics.median(found[12:]) <= 4, "measurements overrule what is usual"
+
+
+def test_only_work_groups_that_parameters_decide_have_a_usual_size(folder: Path) -> None:
+    for local_size in ('local_size = "32"', ""):
+        text = FILE.replace('local_size = "GROUP"', local_size).replace('"round_up(', '"32 * round_up(')
+        [algorithm] = family_of(folder, text).algorithms
+        assert algorithm.work_items is None
 
 
 def test_a_byte_order_mark_is_no_fault(folder: Path) -> None:

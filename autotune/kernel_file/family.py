@@ -125,6 +125,7 @@ class FileFamily(KernelFamily):
                 Parameter(name=name, values=values, meaning="") for name, values in file.parameters.items()
             ),
             constraints=tuple(self._constraints()),
+            work_items=self._work_items(),
         )
         self.algorithms = (own,)  # type: ignore[misc]
         self.baseline = self.usual  # type: ignore[misc]
@@ -221,10 +222,9 @@ class FileFamily(KernelFamily):
         for number, launch in enumerate(self.file.all_launches):
             yield from self._positive(f"launch_{number}", [launch.global_size, launch.local_size], launch.when)
             if launch.local_size != "" and self._depends(launch.local_size):
-                product = " * ".join(f"({part})" for part in parts(launch.local_size))
                 yield Constraint(
                     name=f"work_group_{number}",
-                    condition=Expression(f"{product} <= max_work_group_size"),
+                    condition=Expression(f"{_product(launch.local_size)} <= max_work_group_size"),
                     because=f"work-groups of {launch.local_size} have more work-items than the device allows",
                 )
         local = [f"({entry.local})" for entry in self.file.arguments.values() if entry.local != ""]
@@ -234,6 +234,12 @@ class FileFamily(KernelFamily):
                 condition=Expression(f"{' + '.join(local)} <= local_memory_bytes"),
                 because="the device has less local memory",
             )
+
+    def _work_items(self) -> Expression | None:
+        """Return the work-items in a work-group of the first launch whose work-group parameters decide."""
+        sizes = (launch.local_size for launch in self.file.all_launches)
+        tuned = next((size for size in sizes if size != "" and self._depends(size)), None)
+        return None if tuned is None else Expression(_product(tuned))
 
     def _positive(self, name: str, formulas: Sequence[Formula], when: str) -> Iterator[Constraint]:
         """Yield the constraint that the parts of formulas are at least 1, if parameters decide that."""
@@ -357,6 +363,10 @@ def _launch(file: KernelFile, launch: LaunchEntry, when: str) -> LaunchFormula:
         when=when,
         prepares="constants" if launch.once else "",
     )
+
+
+def _product(formula: Formula) -> str:
+    return " * ".join(f"({part})" for part in parts(formula))
 
 
 def _sizes(problem: Mapping[str, Any]) -> dict[str, int]:

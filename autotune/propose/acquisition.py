@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from autotune.propose.features import Rows
 from autotune.propose.gaussian import Array, GaussianProcess
-from autotune.propose.prior import SourceModel
+from autotune.propose.prior import SourceModel, UsualWorkGroup
 
 LEAST_CHANCE = 0.01
 """Smallest probability that a row works, since the model may err."""
@@ -43,10 +43,10 @@ class Observations:
 
 @dataclass(frozen=True, kw_only=True)
 class Expert:
-    """A model of the times; with a source, a model of the difference from the source's prediction."""
+    """A model of the times; with a source, a model of the difference from what that predicts."""
 
     process: GaussianProcess
-    source: SourceModel | None
+    source: SourceModel | UsualWorkGroup | None
     trust: float
 
     def predict(self, rows: Rows, points: NDArray[np.float32]) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from autotune.propose.acquisition import Beliefs, Expert, Observations, chances
 from autotune.propose.features import Features, Rows
 from autotune.propose.gaussian import Array, GaussianProcess, Hyperparameters, HyperPrior, fit
-from autotune.propose.prior import Source, SourceModel
+from autotune.propose.prior import Source, SourceModel, UsualWorkGroup
 from autotune.space.diagram import Numbers, Paths
 from autotune.space.search_space import SearchSpace
 
@@ -66,6 +66,7 @@ class Explorer:
         self._starts: dict[int, Hyperparameters] = {}
         self._beliefs: Beliefs | None = None
         self._remembered = np.zeros(0, dtype=np.int64)
+        self._usual = UsualWorkGroup(space) if UsualWorkGroup.is_known_of(space) else None
         self._sources = self._model_sources(sources)
 
     def _model_sources(self, sources: Sequence[Source]) -> list[SourceModel]:
@@ -220,7 +221,7 @@ class Explorer:
         fastest = sorted(known.log_times, key=known.log_times.__getitem__)[: self.MODELLED]
         rows = np.array(fastest)
         values = _squeezed(known.log_times, fastest, known.log_times[fastest[0]])
-        sources = [None, *self._sources]
+        sources = [self._usual, *self._sources]
         processes = [
             self._fit(key, rows, values if source is None else values - source.of(rows))
             for key, source in enumerate(sources)

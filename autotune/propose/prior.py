@@ -1,10 +1,12 @@
-"""Prior knowledge: measurements of other sizes.
+"""Prior knowledge: the usual size of work-groups, and measurements of other sizes.
 
-Whether they apply here is learnt, not assumed: the explorer keeps a model without any source beside one for each, and
-weights them by how well they predict.
+Whether these measurements apply here is learnt, not assumed: the explorer keeps a model without any source beside one
+for each, and weights them by how well they predict.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,47 @@ from autotune.model.configuration import Configuration
 from autotune.propose.features import Features, Rows
 from autotune.propose.gaussian import Array, GaussianProcess, HyperPrior, fit
 from autotune.space.search_space import SearchSpace
+
+
+class UsualWorkGroup:
+    """Expects, before anything is measured, that work-groups of a usual size are the fastest on a GPU.
+
+    Small ones leave lanes of sub-groups or places of a compute unit empty, large ones leave few registers for each
+    work-item and wait for their slowest sub-group. The model learns what differs from that.
+    """
+
+    LOG_ITEMS = 7.25
+    """Binary logarithm of the usual number of work-items, between 128 and 256."""
+    SLOWNESS = 0.06
+    """What the square of the distance from that adds on the explorer's scale: 0.06 for half or twice as many."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._environment: Mapping[str, Any] = {
+            **space.limits.constraint_values(),
+            **space.problem.constraint_values(),
+        }
+
+    @staticmethod
+    def is_known_of(space: SearchSpace) -> bool:
+        """Return whether the space is a GPU's, and its algorithms tell the size of their work-groups."""
+        algorithms = map(space.family.algorithm, space.parameters)
+        return not space.limits.is_cpu and all(algorithm.work_items for algorithm in algorithms)
+
+    def of(self, rows: Rows) -> Array:
+        """Return what is expected of each of n rows, shape (n,), 0 for the usual size."""
+        found = np.zeros(len(rows))
+        for span, lines, paths in self._space.paths(rows):
+            work_items = self._space.family.algorithm(span.algorithm).work_items
+            assert work_items is not None
+            named = {
+                p.name: np.array(p.values)[paths[:, layer]]
+                for layer, p in enumerate(self._space.parameters[span.algorithm])
+                if p.name in work_items.names
+            }
+            items = np.asarray(work_items({**self._environment, **named}), dtype=np.float64)
+            found[lines] = self.SLOWNESS * (np.log2(np.maximum(items, 1.0)) - self.LOG_ITEMS) ** 2
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,6 +69,8 @@ class Algorithm:
     constraints: tuple[Constraint, ...] = ()
     features: tuple[Expression, ...] = ()
     """Derived numbers that help a model of the run time, such as work-items in a work-group."""
+    work_items: Expression | None = None
+    """Work-items of a work-group, where the search may expect usual numbers of them to be fast (`propose/prior.py`)."""
 
     @cached_property
     def by_name(self) -> dict[str, Parameter]:

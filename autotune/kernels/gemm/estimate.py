@@ -10,7 +10,8 @@ weights of `local_tile` on a GPU are fitted to 6,087 times at 143 sizes on the H
 fitted to. In other types and layouts it reaches 0.94 to 0.97 of the tuned speed (scripts/results/rule_h200.json). The
 CPU weights of conversions and of vectors that do not fit the registers are fitted to 227 times at 7 products on an AMD
 Zen 3 (AVX2), where one micro-tile for all processors reached 0.33 of the fastest in float32. Those of `matrix_tile` are
-fitted to 422 times at 34 products on an H100, where the first candidate reaches 0.98 of the fastest.
+fitted to 422 times at 34 products on an H100, where the first candidate reaches 0.98 of the fastest. The registers of
+tall tiles are fitted to 13 products with 12 to 32 columns there (0.96 for 0.91 before).
 """
 
 from collections.abc import Callable
@@ -59,11 +60,14 @@ class WorkGroup:
     """Outputs of a work-item."""
     operands: int
     """Operands of a work-item; it holds twice as many, to load the next ones while it uses these."""
+    carried: int = 0
+    """What else a work-item holds."""
     local_bytes: int = 0
 
     def at_once(self, limits: DeviceLimits) -> int:
         """Return how many such work-groups a compute unit runs at once, at least 1."""
-        registers = min(_MOST_REGISTERS, self.outputs + 2 * self.operands + _REGISTERS_BESIDES)
+        own = self.outputs + 2 * self.operands + self.carried
+        registers = min(_MOST_REGISTERS, own + _REGISTERS_BESIDES)
         local_bytes = limits.local_memory_bytes * (_LOCAL_MEMORIES if limits.ordering == "ptx" else 1)
         by_local_memory = local_bytes // self.local_bytes if self.local_bytes else _ITEMS_AT_ONCE
         return max(
@@ -134,6 +138,8 @@ _JOINING_MANY = 1_100_000
 16 products with k from 8,192 to 200,000 on an H100."""
 _TALL = 2
 """Doubt added to a `local_tile` at least four times as high as wide, where C has columns for several of them."""
+_CARRYING = 24
+"""Registers that a tall `local_tile` needs to carry the elements of its next tiles to local memory, besides these."""
 _MATRIX_OUTPUTS, _MATRIX_LOADS, _MATRIX_READS = 7, 1, 1
 """Of a `matrix_tile`, for each byte of k: how many outputs cost one multiply-add, and the costs of a row or column that
 is loaded into local memory and of one that a sub-group reads from there."""
@@ -310,9 +316,17 @@ class _Shape:
             items=self.high * self.wide,
             outputs=self.tile_m * self.tile_n,
             operands=self.tile_m + self.tile_n,
+            carried=self._carried() if self.is_tall else 0,
             local_bytes=tile_bytes(self.number),
         )
         return group.at_once(self._limits)
+
+    def _carried(self) -> int:
+        """Return how many registers of a work-item the next tiles of a tall `local_tile` take on their way."""
+        if self.number("stages") > 2:
+            return 0  # the copy needs none
+        rows_and_columns = self.high * self.tile_m + self.wide * self.tile_n
+        return _CARRYING + self.number("tile_k") * rows_and_columns // (self.high * self.wide)
 
     def _resident_of_matrices(self) -> int:
         """Return the same for `matrix_tile`, whose registers hold two steps of k, of 32 bytes each."""
