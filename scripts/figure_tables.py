@@ -102,8 +102,7 @@ def _narrow_products() -> str:
         "two float16 at a time, and 133 TOP/s of four int8. cuBLAS's own float16 without matrix units "
         "(`CUBLAS_COMPUTE_16F_PEDANTIC`) runs at 42 TFLOP/s at 4096 cubed.",
         "scripts/bench_gemm --device nvidia --set float16 --budget 2 --db tuning.sqlite --output float16.json",
-        table("float16", "float16"),
-        table("int8", "int8"),
+        *(table(name, heading) for name, heading in modes.items()),
         *(table(f"{name}_without", f"{heading} without matrix units") for name, heading in modes.items()),
     )
 
