@@ -97,8 +97,8 @@ def _narrow_products() -> str:
         "float16 and int8 on an H100",
         "Speed against cuBLAS, which uses matrix units, too; above 1 the tuned kernel is faster. int8 is multiplied by "
         "a transposed B, and float16-acc16 has sums in float16, where cuBLAS's are in float32. Each was tuned for 1 to "
-        "4 s, of which the search had time for a few configurations. The last three tables are of kernels that use no matrix units "
-        "(`--no-matrix-units`): instructions alone give 64 TFLOP/s in float32, which sums of float16 are in, 128 of "
+        "4 s, of which the search had time for a few configurations. The last three tables are of kernels that use no "
+        "matrix units (`--no-matrix-units`): instructions alone give 64 TFLOP/s in float32, which sums of float16 are in, 128 of "
         "two float16 at a time, and 133 TOP/s of four int8. cuBLAS's own float16 without matrix units "
         "(`CUBLAS_COMPUTE_16F_PEDANTIC`) runs at 42 TFLOP/s at 4096 cubed.",
         "scripts/bench_gemm --device nvidia --set float16 --budget 2 --db tuning.sqlite --output float16.json",
