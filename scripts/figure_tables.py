@@ -96,14 +96,13 @@ def _narrow_products() -> str:
     return _section(
         "float16 and int8 on an H100",
         "Speed against cuBLAS, which uses matrix units, too; above 1 the tuned kernel is faster. int8 is multiplied by "
-        "a transposed B, and float16-acc16 has sums in float16. Each was tuned for 1 to 4 s, of which the search had "
-        "time for a few configurations. The last three tables are of kernels that use no matrix units "
-        "(`--no-matrix-units`): instructions alone give 64 TFLOP/s in float32, which sums of float16 are in, 128 of "
-        "two float16 at a time, and 133 TOP/s of four int8. cuBLAS's own float16 without matrix units "
+        "a transposed B, and float16-acc16 has sums in float16, where cuBLAS's are in float32. Each was tuned for 1 to "
+        "4 s, of which the search had time for a few configurations. The last three tables are of kernels that use no "
+        "matrix units (`--no-matrix-units`): instructions alone give 64 TFLOP/s in float32, which sums of float16 are "
+        "in, 128 of two float16 at a time, and 133 TOP/s of four int8. cuBLAS's own float16 without matrix units "
         "(`CUBLAS_COMPUTE_16F_PEDANTIC`) runs at 42 TFLOP/s at 4096 cubed.",
         "scripts/bench_gemm --device nvidia --set float16 --budget 2 --db tuning.sqlite --output float16.json",
-        table("float16", "float16"),
-        table("int8", "int8"),
+        *(table(name, heading) for name, heading in modes.items()),
         *(table(f"{name}_without", f"{heading} without matrix units") for name, heading in modes.items()),
     )
 
@@ -631,7 +630,8 @@ def _against_ggml() -> str:
         "llama.cpp's OpenCL kernels and ours, both searched with as many trials (or all configurations, where ggml's "
         "kernel has fewer), then measured in turns; ratios of medians. Its weights lie as its kernels want them, and "
         "where it multiplies integers its activations are quantised outside the time; ours quantise them within. "
-        "Sub-groups and dot products, which NVIDIA's OpenCL has no names for, are PTX's.",
+        "Sub-groups and dot products, which NVIDIA's OpenCL has no names for, are PTX's. `gemm_noshuffle`, written for "
+        "Adreno, reads an image and adds up in half precision.",
         "scripts/bench_ggml path/to/ggml --device nvidia --trials 16 --json ggml.json",
         _ggml_table("ggml_h100", "on the H100"),
         _ggml_table("ggml_pocl", "on PoCL 7.1, two cores"),

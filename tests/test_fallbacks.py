@@ -10,13 +10,14 @@ import pytest
 import searches
 from autotune.display.results import print_failures
 from autotune.kernels import find_family
+from autotune.measure.worker import GRAVE_STATES
 from autotune.model.configuration import Configuration
 from autotune.model.events import BudgetJudged, Event, Failure, Outcome
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
 from autotune.search import Budget, tune
 from autotune.search.opening import MODERATE, safe_configurations
-from autotune.search.proposals import GRAVE_STATES, Suspicion
+from autotune.search.proposals import Suspicion
 from autotune.search.task import Task
 from autotune.search.time_limits import FIRST_SHARE, LEAST_S
 from autotune.store import Store

@@ -370,6 +370,21 @@ def test_a_work_group_that_the_driver_refuses_is_invalid(
     assert trial.measurement is None
 
 
+@pytest.mark.parametrize(("works_on", "state"), [(True, TrialState.INVALID), (False, TrialState.LAUNCH_FAILED)])
+def test_a_work_group_that_needs_too_much_is_told_from_a_fault(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch, works_on: bool, state: TrialState
+) -> None:
+    def refuse(*_: object) -> None:
+        raise cl.LogicError(cl._cl._ErrorRecord("clEnqueueNDRangeKernel", cl.status_code.OUT_OF_RESOURCES, "as told"))
+
+    measurer = Measurer(Session(pocl.selector), TRUSTED)
+    monkeypatch.setattr(cl, "enqueue_nd_range_kernel", refuse)
+    if not works_on:
+        monkeypatch.setattr(cl.CommandQueue, "finish", refuse)
+    trial = measurer.measure(quick_job(pocl, GemmProblem(m=8, n=8, k=8), FAMILY.baseline))
+    assert trial.state is state and "OUT_OF_RESOURCES" in trial.message
+
+
 @pytest.mark.parametrize(
     ("host_ns", "event_ns", "is_possible", "is_too_short"),
     [

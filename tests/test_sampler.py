@@ -377,3 +377,10 @@ def test_every_search_is_an_optuna_study_of_rows() -> None:
     study.tell(8, 2.0)  # was not proposed
     found = [(trial.params["row"], trial.state.name, trial.value) for trial in study._study.trials if trial.params]
     assert found == [(7, "RUNNING", None), (3, "COMPLETE", 5.0), (1, "FAIL", None), (8, "COMPLETE", 2.0)]
+
+
+def test_a_study_of_one_row_ends_too() -> None:
+    study = RowStudy(ListProposer([0]), 1)
+    assert study.ask() == 0
+    study.tell(0, 5.0)
+    assert study.ask() is None

@@ -19,6 +19,7 @@ from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker
 from factories import Recorder
+from invented_clock import Clock
 from searches import DEFAULT, DEVICE, PROBLEM, invented_time, search, won
 
 
@@ -65,6 +66,24 @@ def test_time_that_trials_wait_for_another_program_does_not_count(
     assert outcome.new_trials == 6
     limits_s = [job.run_limit_s for job in worker.jobs[3:] if job.verify and not job.is_cut_off]
     assert max(limits_s) < 100.0, "and what is usual follows from the trials' own time"
+
+
+@pytest.mark.parametrize("failure", [TrialState.LAUNCH_FAILED, TrialState.WRONG_RESULT])
+def test_the_new_process_after_a_failure_does_not_end_a_search_early(
+    store: Store, clock: Clock, failure: TrialState
+) -> None:
+    jobs, fresh = itertools.count(1), [True]
+
+    def measured(job: Job) -> float | TrialState:
+        clock.now += 3.1 if fresh[0] else 0.1
+        fresh[0] = next(jobs) == 3
+        return failure if fresh[0] else invented_time(job)
+
+    began, recorder = clock.now, Recorder()
+    search(store, FakeWorker(measured), None, seconds=12.0, clock=clock, recorder=recorder)
+    assert [t.state for t in recorder.trials].count(failure) == 1
+    assert len(recorder.trials) >= 9, "finals take as long as trials in a process that runs already"
+    assert clock.now < began + 12.0
 
 
 def test_the_baseline_is_waited_for_no_longer_than_time_allows(store: Store) -> None:

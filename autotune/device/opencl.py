@@ -299,13 +299,27 @@ class Session:
         try:
             events = [cl.enqueue_nd_range_kernel(queue, *launch) for _ in range(times) for launch in launches]
         except cl.Error as error:
-            kind = WorkGroupError if error.code in _WORK_GROUP_REFUSED else LaunchError
+            kind = WorkGroupError if self._refuses_work_group(error) else LaunchError
             raise kind(shortened(str(error))) from error
         self.finish()
         end = perf_counter_ns()
         spans = [event_span_ns(event) for event in events] if has_events else np.zeros((len(events), 2))
         found = np.array(spans, np.int64).reshape(times, len(launches), 2)
         return Run(host_start_ns=start, host_end_ns=end, events=found)
+
+    def _refuses_work_group(self, error: cl.Error) -> bool:
+        """Return whether a launch was refused for its work-group, and nothing is broken.
+
+        NVIDIA tells in the same words that a work-group needs too many registers and that a kernel has faulted; after a
+        fault every wait fails, too.
+        """
+        if error.code != cl.status_code.OUT_OF_RESOURCES:
+            return error.code in _WORK_GROUP_REFUSED
+        try:
+            self.queue.finish()
+        except cl.Error:
+            return False
+        return True
 
     def finish(self) -> None:
         with _refusals():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from autotune import child
 from autotune.device.links import wait_for
-from autotune.model.trial import Job, Trial, TrialState
+from autotune.model.trial import QUARANTINED_STATES, Job, Trial, TrialState
 
 if TYPE_CHECKING:
     from autotune.device.port import Port
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SPOILING = frozenset({TrialState.LAUNCH_FAILED, TrialState.WRONG_RESULT})
 """After a trial in one of these states the child is replaced: its context may be broken, its memory overwritten."""
+GRAVE_STATES = QUARANTINED_STATES | SPOILING
+"""Failures that cost a process, and thus seconds."""
 REFUSED_BUILDS = 3
 """The child is also replaced after this many failed builds in a row: a broken context can cause them."""
 

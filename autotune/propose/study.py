@@ -49,7 +49,8 @@ class RowStudy(_Study):
     """A study of rows whose sampler is a proposer of this project."""
 
     def __init__(self, proposer: Proposer, rows: int) -> None:
-        super().__init__(_RowSampler(proposer), {ROW: IntDistribution(0, max(0, rows - 1))})
+        # Of a single value Optuna would not ask the sampler, so that nothing could tell that no row is left.
+        super().__init__(_RowSampler(proposer), {ROW: IntDistribution(0, max(1, rows - 1))})
         self._proposer = proposer
 
     def enqueue(self, rows: Sequence[int]) -> None:

@@ -260,11 +260,12 @@ class Bench:
         with tracing.span("await worker"):
             trial, took_s = launched.result() if launched else self._measure(job)
         trial = dataclasses.replace(trial, configuration=job.configuration)  # shared by all that keep it
+        run_s = took_s
         if trial.measurement:
-            run_s = took_s - trial.measurement.build_ns / 1e9
+            run_s -= trial.measurement.build_ns / 1e9
             whole = trial.measurement.build_ns + built_before_ns
             trial = dataclasses.replace(trial, measurement=dataclasses.replace(trial.measurement, build_ns=whole))
-            self.limits.learn(trial, max(0.0, run_s))
+        self.limits.learn(trial, max(0.0, run_s))
         try:
             return self.record(trial, purpose)
         except StoreError:

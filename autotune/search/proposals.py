@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from autotune import tracing
-from autotune.measure.worker import SPOILING
+from autotune.measure.worker import GRAVE_STATES
 from autotune.model.configuration import Configuration
-from autotune.model.trial import QUARANTINED_STATES, Trial, TrialState
+from autotune.model.trial import Trial, TrialState
 from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice
 from autotune.search.foreign import STARTS
@@ -16,8 +16,6 @@ from autotune.search.knowledge import Knowledge
 from autotune.search.transfer import LEAST_OF_SOURCE, Transfer
 from autotune.space.search_space import SearchSpace
 
-GRAVE_STATES = QUARANTINED_STATES | SPOILING
-"""Failures that cost a process, and thus seconds."""
 SUSPECT_FAILURES = 2
 """Grave failures after which what they have in common is avoided."""
 

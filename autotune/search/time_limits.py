@@ -12,6 +12,7 @@ import statistics
 from collections import deque
 from collections.abc import Collection
 
+from autotune.measure.worker import GRAVE_STATES
 from autotune.model.trial import BUILD_LIMIT_S, Job, Trial
 
 LEAST_TRIALS = 3
@@ -48,6 +49,10 @@ class TimeLimits:
         """Whether only the jobs' own limits apply."""
         self._build_s: deque[float] = deque(maxlen=RECENT_TRIALS)
         self._run_s: deque[float] = deque(maxlen=RECENT_TRIALS)
+        self._settled_run_s: deque[float] = deque(maxlen=RECENT_TRIALS)
+        """Those of processes that had run something before."""
+        self._is_fresh = True
+        """Whether the next trial begins with a new process."""
         self._seed: int | None = None
         self.fresh_inputs_s = 0.0
         """Time the host took to draw the inputs of the latest trial that had its own, and to judge its results."""
@@ -55,9 +60,15 @@ class TimeLimits:
         self._best_run_s = 0.0
 
     def learn(self, trial: Trial, run_s: float) -> None:
-        """Take in a trial; `run_s` is the duration of inputs, reference, verifying and sampling together."""
+        """Take in a trial; `run_s` is the duration of inputs, reference, verifying and sampling together.
+
+        In a new process it includes opening the device, and drawing inputs that others shared.
+        """
+        was_fresh, self._is_fresh = self._is_fresh, trial.state in GRAVE_STATES
         if trial.measurement is None:
             return
+        if not was_fresh:
+            self._settled_run_s.append(run_s)
         self._build_s.append(trial.measurement.build_ns / 1e9)
         self._run_s.append(run_s)
         if trial.seed != self._seed:
@@ -111,9 +122,10 @@ class TimeLimits:
     def typical_run_s(self) -> float:
         """Typical duration of recent trials without building; 0 before the second.
 
-        The oldest is left out: the very first opened the device, and drew the inputs that the others share.
+        Those in new processes count only where there are no others, and the oldest of them never.
         """
-        return statistics.median(list(self._run_s)[1:]) if len(self._run_s) > 1 else 0.0
+        settled = self._settled_run_s or list(self._run_s)[1:]
+        return statistics.median(settled) if settled else 0.0
 
 
 def _usual(seconds: Collection[float]) -> float:
