@@ -251,11 +251,17 @@ def wrong_clock(scene: Scene, _job: int) -> str:
 
 
 def locked_rows(scene: Scene, _job: int) -> str:
-    """As a service that was suspended in the midst of a transaction: it has locked every job and the queue."""
-    before, began = scene.measured.value, time.monotonic()
+    """As a service that was suspended in the midst of a transaction: it has locked every job and the queue.
+
+    A search goes on until its problem has ended, whose transaction waits for the job. So the lock is taken as a
+    problem begins: between two of them nothing would be measured, whatever the service does.
+    """
     problems = "SELECT sum(attempts) FROM job_problems"
     attempts = rows(scene, problems)
     with connect(scene) as connection:
+        until(lambda: rows(scene, problems) != attempts, 30)
+        attempts = rows(scene, problems)
+        before, began = scene.measured.value, time.monotonic()
         heard = "SELECT array_agg(id) FROM procrastinate_workers WHERE last_heartbeat > clock_timestamp() - %s"
         [[alive]] = connection.execute(heard, [timedelta(seconds=ALIVE_S)]).fetchall()
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [0x4154554E + 1])

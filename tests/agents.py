@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device.agent import COMPILER_OPTIONS, LIBRARIES, sources
-from autotune.device.agent.binary import built_here
+from autotune.device.links.toolchains import build_here, sources
 from autotune.model.device import Device
 
 DRIVER = Path("/etc/OpenCL/vendors/pocl.icd")
@@ -21,7 +20,7 @@ def link_name() -> str:
     """Return a link to an agent that sees one driver."""
     if not DRIVER.exists():
         pytest.skip("Debian's pocl-opencl-icd is not installed")
-    return f"exec:env OCL_ICD_VENDORS={DRIVER} {built_here()}"
+    return f"exec:env OCL_ICD_VENDORS={DRIVER} {build_here()}"
 
 
 def known_to_pyopencl() -> tuple[Device, tuple[str, ...]]:
@@ -40,8 +39,8 @@ def known_to_pyopencl() -> tuple[Device, tuple[str, ...]]:
 
 def compiled(target: Path, *options: str) -> Path:
     """Return an agent for this machine with further options of the compiler, built at `target`."""
-    command = ["gcc", *COMPILER_OPTIONS, *options, "-o", str(target), *map(str, sources()), *LIBRARIES]
-    subprocess.run(command, check=True)
+    strict = ("-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O2", "-Wall", "-Wextra", "-Werror")
+    subprocess.run(["gcc", *strict, *options, "-o", str(target), *map(str, sources()), "-ldl"], check=True)
     return target
 
 

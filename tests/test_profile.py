@@ -179,6 +179,33 @@ def test_a_variant_keeps_what_it_does_not_replace() -> None:
     assert variant.overrides_for("convolution") == {}
 
 
+def test_a_start_says_only_in_what_it_differs_from_the_first_of_its_algorithm() -> None:
+    file = parse_profile(
+        """
+        [[starts.gemm]]
+        algorithm = "naive"
+        work_group_m = 0
+        multiply_add = "mad"
+        [[starts.gemm]]
+        algorithm = "dot"
+        vector_width = 4
+        [[starts.gemm]]
+        like = "naive"
+        work_group_m = 16
+        [[starts.gemm]]
+        like = "naive"
+        work_group_n = 8
+        """,
+        "x.toml",
+    )
+    assert file.profile.starts["gemm"] == (
+        Configuration.of("naive", work_group_m=0, multiply_add="mad"),
+        Configuration.of("dot", vector_width=4),
+        Configuration.of("naive", work_group_m=16, multiply_add="mad"),
+        Configuration.of("naive", work_group_m=0, work_group_n=8, multiply_add="mad"),
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [
@@ -194,6 +221,8 @@ def test_a_variant_keeps_what_it_does_not_replace() -> None:
         ("[[starts.gemm]]\nalgorithm = 1", "starts.gemm[0]: a configuration needs an algorithm"),
         ("[[starts.gemm]]\nalgorithm = 'naive'\nunroll = 1.5", "starts.gemm[0]: parameter 'unroll'"),
         ("[[starts.gemm]]\nalgorithm = 'naive'\nunroll = true", "starts.gemm[0]: parameter 'unroll'"),
+        ("[[starts.gemm]]\nlike = 'naive'", "starts.gemm[0]: is like 'naive', of which there is none before it"),
+        ("[[starts.gemm]]\nalgorithm = 'dot'\n[[starts.gemm]]\nlike = 1", "starts.gemm[1]: is like '1', of which"),
         ("[overrides]\ngemm = 3", "overrides.gemm: must be an object"),
         ("[overrides.gemm]\nunroll = 3", "overrides.gemm.unroll: must be a list"),
         ("[overrides.gemm]\nunroll = []", "overrides.gemm.unroll: needs at least one item"),

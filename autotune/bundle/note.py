@@ -1,10 +1,9 @@
 """What a bundle is for. The result repeats this note, so that it can be understood anywhere."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from autotune.codec import COUNT, SLUG, Bounds, Items, Node, parse, read, write
 from autotune.errors import TableError
@@ -45,18 +44,11 @@ class Note:
     device: Annotated[str, SLUG]
     """The slug of the device that the candidates were chosen for; the one that is found may be another."""
     seconds: Annotated[int, COUNT]
-    tasks: tuple[Task, ...]
+    tasks: Annotated[tuple[Task, ...], Items(MOST_TASKS, least=1)]
 
     def to_json(self) -> bytes:
         tasks = [{"family": task.problem.family, **write(task)} for task in self.tasks]
         return json.dumps({**write(self, without=("tasks",)), "tasks": tasks}, separators=(",", ":")).encode()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Head:
-    code: str
-    device: Annotated[str, SLUG]
-    seconds: Annotated[int, COUNT]
 
 
 def note_for(device: str, seconds: float, tasks: Sequence[Task]) -> Note:
@@ -66,17 +58,14 @@ def note_for(device: str, seconds: float, tasks: Sequence[Task]) -> Note:
 def read_note(data: bytes) -> Note:
     """Read a note as hostile input. Raises TableError, also for kernels other than those of this version."""
     root = parse(data)
-    head = read(_Head, root, beside=("tasks",))
-    if head.code != code_version():
+    if root.member("code").text() != code_version():
         raise TableError(
             "the bundle was made by another version of autotune, or with other kernels of your own",
             hint="collect its result with that version; for a kernel of your own, with --family FILE",
         )
-    tasks = tuple(_read_task(node) for node in root.member("tasks").items(MOST_TASKS, 1))
-    return Note(**{field.name: getattr(head, field.name) for field in dataclasses.fields(head)}, tasks=tasks)
+    return read(Note, root, readers={Task: _read_task})
 
 
 def _read_task(node: Node) -> Task:
     family = read_family(node.member("family"))
-    beside: Any = ("family",)
-    return read(Task, node, beside=beside, readers=readers_for(family))
+    return read(Task, node, beside=("family",), readers=readers_for(family))

@@ -10,6 +10,9 @@ The knowledge itself is data, one TOML file per family in `profiles/`:
                                                   legal everywhere; parameters with a neutral value may be omitted
     algorithm = "naive"
     work_group_m = 0
+    [[starts.gemm]]                               as the first of that algorithm before it, but for what it states
+    like = "naive"
+    work_group_m = 16
     [[variant]]                                   some devices of the family
     devices = ["adreno-840", "adreno-8??"]        slugs, and patterns of slugs such as that of a generation
 
@@ -94,6 +97,12 @@ def profile_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
+class _Starts(tuple[Configuration, ...]):
+    """The starts of a kernel family in a file."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Section:
     """What a file states for its family, or a variant for some of the devices."""
@@ -101,7 +110,7 @@ class _Section:
     is_sparse: ClassVar[bool] = True
     build_options: tuple[str, ...] | None = None
     traps: tuple[str, ...] = ()
-    starts: Mapping[str, tuple[Configuration, ...]] = field(default_factory=dict)
+    starts: Mapping[str, _Starts] = field(default_factory=dict)
     overrides: Mapping[str, Mapping[str, Annotated[tuple[Value, ...], _SOME]]] = field(default_factory=dict)
 
     def over(self, base: Profile, name: str) -> Profile:
@@ -130,7 +139,7 @@ def parse_profile(text: str, source: str) -> ProfileFile:
     import tomllib
 
     try:
-        file = read(_File, Node(tomllib.loads(text)), readers={Configuration: _read_start})
+        file = read(_File, Node(tomllib.loads(text)), readers={_Starts: _read_starts})
     except (tomllib.TOMLDecodeError, TableError) as error:
         raise ConfigurationError(f"{source}: {error}") from error
     name = Path(source).stem
@@ -138,11 +147,21 @@ def parse_profile(text: str, source: str) -> ProfileFile:
     return ProfileFile(profile=base, variants=tuple((v.devices, v.over(base, v.devices[0])) for v in file.variant))
 
 
-def _read_start(node: Node) -> Configuration:
-    try:
-        return Configuration.from_dict({name: member.value for name, member in node.members().items()})
-    except ConfigurationError as error:
-        raise node.wrong(error.message) from error
+def _read_starts(node: Node) -> _Starts:
+    found: list[Configuration] = []
+    for start in node.items(MAX_ITEMS):
+        values = {name: member.value for name, member in start.members().items()}
+        if "like" in values:
+            like = values.pop("like")
+            first = next((one for one in found if one.algorithm == like), None)
+            if first is None:
+                raise start.wrong(f"is like {str(like)[:80]!r}, of which there is none before it")
+            values = {**first.to_dict(), **values}
+        try:
+            found.append(Configuration.from_dict(values))
+        except ConfigurationError as error:
+            raise start.wrong(error.message) from error
+    return _Starts(found)
 
 
 @cache

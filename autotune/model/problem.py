@@ -113,6 +113,11 @@ class Problem(ABC):
     def check_device(self, limits: DeviceLimits) -> None:
         """Raise ProblemError when the device lacks the memory or the types."""
 
+    def check_stored(self, dtype: str, limits: DeviceLimits) -> None:
+        """Raise ProblemError when kernels cannot load and store elements of this type on the device."""
+        if dtype == "float16" and limits.max_vector_float16 == 0:
+            raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
+
     def check_memory(self, operands: Mapping[str, int], limits: DeviceLimits) -> None:
         """Raise ProblemError when the device cannot allocate an operand, given with its bytes, or all of them."""
         for name, size in operands.items():
@@ -186,6 +191,13 @@ class Problem(ABC):
     def kind(self) -> tuple[tuple[str, str], ...]:
         """All string fields: within a family, equal exactly for comparable problems."""
         return tuple([(name, getattr(self, name)) for name in _fields_of(type(self)).texts] + self._additions)
+
+
+def whole_number(text: str, wrong: ProblemError) -> int:
+    """Return a number of a shape. Raises `wrong` if it is none."""
+    if not (text.lstrip("+-").isdecimal() and text.isascii() and len(text) < 20):
+        raise wrong
+    return int(text)
 
 
 class _Fields(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from autotune import __version__
-from autotune.device.arrays import Kind, foreign_arrays
+from autotune.device.arrays import Kind, foreign_arrays, resident_memory
 from autotune.device.port import Memory
 from autotune.device.profile import find_profile
 from autotune.device.programs import Origin, digest
@@ -17,7 +17,7 @@ from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
 from autotune.model.problem import Problem
 from autotune.runtime.choice import Choice, Weights, choices, packed_operand
-from autotune.runtime.executor import BoundCall, Executor, Operand, Statistics, Transfer
+from autotune.runtime.executor import RESIDENT, BoundCall, Executor, Operand, Statistics, Transfer
 from autotune.runtime.prepared import Prepared, Ready
 from autotune.runtime.verification import LOG, Verifier, announced
 from autotune.space.family import KernelFamily
@@ -40,13 +40,15 @@ class Request:
     weights: Weights
     constant: str = ""
     """Name, in plans, of the operand that `weights` is about; empty where all are passed per call."""
-    kinds: tuple[Kind, ...]
+    operands: tuple[Operand, ...]
     ready: Ready | None = None
 
     def __post_init__(self) -> None:
         """Derive what every call needs: whether all operands are on the device, and which are arrays, by number."""
-        self.is_resident = all(kind in (Kind.ARRAY, Kind.BUFFER) for kind in self.kinds)
-        self.arrays = [number for number, kind in enumerate(self.kinds) if kind is Kind.ARRAY]
+        self.is_resident = all(operand.kind in RESIDENT for operand in self.operands)
+        is_packed = self.weights is Weights.PACKED_ONCE
+        varying = [n for n, operand in enumerate(self.operands) if not is_packed or operand.name != self.constant]
+        self.arrays = [n for n in varying if self.operands[n].kind is Kind.ARRAY]
 
 
 _Request = TypeVar("_Request", bound=Request)
@@ -80,54 +82,70 @@ class Engine:
         self.requests[form] = request
         return request
 
-    def run(self, request: Request, names: Sequence[str], launch: Callable[[Ready], object]) -> Ready:
-        """Call `launch` with the kernels of a request, which are built the first time.
-
-        They are those of the best configuration that the device accepts and that gives right results. Raises
-        ProblemError when the device cannot do the problem at all, KernelError when no kernel works.
-        """
-        if request.ready is None:
-            request.ready = self._ready.get((request.problem, request.weights))
-        if request.ready is None:
-            request.ready = self._first(request, names, launch)
-        else:
-            launch(request.ready)
-        return request.ready
-
     def call(
-        self, request: Request, names: Sequence[str], operands: Sequence[Operand], scalars: tuple[float, ...] = ()
+        self, request: Request, values: Sequence[Any], scalars: tuple[float, ...] = (), *, reads_outputs: bool = True
     ) -> None:
-        """Run a request, as `run` does, on operands anywhere; wait for results that go to the host.
+        """Run a request on its operands; wait for results that go to the host.
 
-        `names` are those of the operands in plans. The lock of the executor must be held. Raises ProblemError too.
+        The kernels, which are built the first time, are those of the best configuration that the device accepts and
+        that gives right results. The lock of the executor must be held. Raises ProblemError when the device cannot do
+        the problem at all or an operand does not fit, KernelError when no kernel works.
         """
+        foreign = foreign_arrays(self.executor.port, values, request.arrays)
+        if request.ready and request.is_resident:  # fast path: nothing to move, nothing to wait for
+            request.ready.call.enqueue(self.memory(request, request.ready, values), scalars, foreign)
+            return
         transfer = Transfer(self.executor, self.stats)
-        arrays = [operand.value for operand in operands if operand.kind is Kind.ARRAY]
-        arrays = [array for array in arrays if not isinstance(array, Prepared)]
-        foreign = foreign_arrays(self.executor.port, arrays, range(len(arrays)))
         memory: list[Memory] = []
 
         def launch(ready: Ready) -> None:
-            views: list[Memory] = []
-            memory.clear()
-            for operand in operands:
-                if isinstance(operand.value, Prepared):
-                    packed, *images = operand.value.memory(ready, transfer)
-                    memory.append(packed)
-                    views += images
-                else:
-                    memory.append(transfer.enter(operand))
-            ready.call.enqueue([*memory, *views], scalars, foreign)
+            memory[:] = self.memory(request, ready, values, transfer, reads_outputs=reads_outputs)
+            ready.call.enqueue(memory, scalars, foreign)
 
         try:
-            self.run(request, names, launch)
-            for operand, there in zip(operands, memory, strict=True):
+            request.ready = request.ready or self._ready.get((request.problem, request.weights))
+            if request.ready is None:
+                request.ready = self._first(request, launch)
+            else:
+                launch(request.ready)
+            for operand, value, there in zip(request.operands, values, memory, strict=False):
                 if operand.is_written and operand.kind is Kind.HOST:
-                    transfer.download(there, operand.value)
+                    transfer.download(there, value)
         finally:
             transfer.leave()
 
-    def _first(self, request: Request, names: Sequence[str], launch: Callable[[Ready], object]) -> Ready:
+    def memory(
+        self,
+        request: Request,
+        ready: Ready,
+        values: Sequence[Any],
+        transfer: Transfer | None = None,
+        *,
+        reads_outputs: bool = True,
+    ) -> list[Memory]:
+        """Return device memory of operands, then the views over a constant one.
+
+        `transfer` moves what is not on the device; without it, all but constant operands have to be there.
+        """
+        port, problem = self.executor.port, request.problem
+        memory: list[Memory] = []
+        views: tuple[Memory, ...] = ()
+        for operand, value in zip(request.operands, values, strict=True):
+            name, kind, shown, needed_bytes, is_written, by_columns = operand
+            if name == request.constant and isinstance(value, Prepared):
+                packed, *images = value.memory(ready, transfer or Transfer(self.executor, self.stats))
+                memory.append(packed)
+                views = (*images,)
+            elif kind in RESIDENT:
+                memory.append(resident_memory(port, value, kind, shown, needed_bytes, problem))
+            else:
+                assert transfer
+                is_read = reads_outputs or not is_written
+                memory.append(transfer.enter(value, kind, shown, by_columns=by_columns, is_read=is_read))
+        memory += views
+        return memory
+
+    def _first(self, request: Request, launch: Callable[[Ready], object]) -> Ready:
         problem, weights = request.problem, request.weights
         problem.check_device(self.device.limits)
         if len(self._ready) >= MOST_READY:
@@ -136,7 +154,7 @@ class Engine:
         for choice in choices(self.family, self.table, self.device, problem, weights):
             try:
                 with ExitStack() as waiting:
-                    ready, origin = self._build(request, choice, names, waiting)
+                    ready, origin = self._build(request, choice, waiting)
                     launch(ready)
                     if origin is not Origin.KNOWN:
                         self.executor.port.finish()
@@ -184,9 +202,7 @@ class Engine:
         self.requests.clear()
         self._scratch_bytes = 0
 
-    def _build(
-        self, request: Request, choice: Choice, operands: Sequence[str], waiting: ExitStack
-    ) -> tuple[Ready, Origin]:
+    def _build(self, request: Request, choice: Choice, waiting: ExitStack) -> tuple[Ready, Origin]:
         """Build kernels. `waiting` stays open until they have run, since some drivers compile again for that."""
         problem, constant = request.problem, request.constant
         plan = self.family.plan(problem, choice.configuration)
@@ -205,7 +221,8 @@ class Engine:
         works = tuple(launch for launch in plan.launches if launch not in packs)
         must_pack = bool(packs) and request.weights is Weights.PACKED_ONCE
         views = tuple(buffer for buffer in plan.buffers if must_pack and buffer.view_of == packed)
-        names = [packed if name == constant else name for name in operands] + [view.name for view in views]
+        names = [packed if operand.name == constant else operand.name for operand in request.operands]
+        names += [view.name for view in views]
         fixed = {
             buffer.name: self._allocate(buffer)
             for buffer in plan.buffers

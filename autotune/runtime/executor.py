@@ -32,6 +32,8 @@ from autotune.model.plan import Buffer, Plan, Role
 from autotune.paths import user_cache_folder
 
 MOST_VIEWS = 64
+RESIDENT = (Kind.ARRAY, Kind.BUFFER)
+"""Kinds of operands that are on the device and stay there."""
 _ZERO = np.zeros(1, np.uint8)
 
 
@@ -196,13 +198,15 @@ class Statistics:
 
 
 class Operand(NamedTuple):
-    """One operand of a call."""
+    """What calls with operands of the same form have to know of one."""
 
     name: str
-    """As messages show it."""
-    value: Any
+    """As plans have it."""
     kind: Kind
-    is_read: bool = True
+    shown: str
+    """As messages have it."""
+    needed_bytes: int = 0
+    """Least size of a buffer."""
     is_written: bool = False
     by_columns: bool = False
     """Whether it is stored by columns; a copy on the device has the rows of its transpose."""
@@ -218,10 +222,9 @@ class Transfer:
         self._given: list[NDArray[Any]] = []
         self._has_uploads = False
 
-    def enter(self, operand: Operand) -> Memory:
+    def enter(self, value: Any, kind: Kind, name: str, *, by_columns: bool = False, is_read: bool = True) -> Memory:
         """Return device memory of an operand, copying it there, with rows without gaps, if necessary."""
-        name, value, kind = operand[:3]
-        if kind in (Kind.ARRAY, Kind.BUFFER):
+        if kind in RESIDENT:
             return resident_memory(self._port, value, kind, name)
         if kind is not Kind.HOST:
             check_context(self._port, value, kind, name)
@@ -229,8 +232,8 @@ class Transfer:
             self._count(0 if self._shares else value.nbytes)
             return give_shared(self._port, value, name)
         memory = self.executor.staging(name, value.nbytes)
-        if operand.is_read:
-            self.upload(value, memory, by_columns=operand.by_columns)
+        if is_read:
+            self.upload(value, memory, by_columns=by_columns)
         return memory
 
     def upload(self, values: NDArray[Any], memory: Memory, *, by_columns: bool) -> None:

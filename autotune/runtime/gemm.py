@@ -1,7 +1,6 @@
 """`Gemm`: matrix products by the tuned kernels of a device."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +13,6 @@ from autotune.device.arrays import (
     check_context,
     foreign_arrays,
     kind_of,
-    resident_memory,
     shared_memory,
 )
 from autotune.errors import ProblemError
@@ -27,9 +25,8 @@ from autotune.runtime.engine import Request
 from autotune.runtime.executor import Operand, Transfer, check_result, form
 from autotune.runtime.layout import gemm_problem, read_layout, result_shape
 from autotune.runtime.on_device import Bound, OnDevice
-from autotune.runtime.prepared import PreparedMatrix, Ready
+from autotune.runtime.prepared import PreparedMatrix
 
-_NAMES = ("a", "b", "c")
 _PACKED = frozenset((Kind.HOST, Kind.IMAGE))
 """Kinds whose pitch does not matter: host arrays are copied, images have the driver's own pitch."""
 _ON_HOST = frozenset((Kind.HOST, Kind.SHARED))
@@ -46,21 +43,18 @@ class _How(NamedTuple):
 
 @dataclass(kw_only=True)
 class GemmRequest(Request):
-    """A request with the shape of the result, and which operands are stored by columns."""
+    """A request with the shape of the result."""
 
     problem: GemmProblem
     shape: tuple[int, ...]
-    a_by_columns: bool = False
-    b_by_columns: bool = False
     on_host: bool = False
     """Whether the host's BLAS does the product."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weights is Weights.PACKED_ONCE:
-            self.arrays = [number for number in self.arrays if number != _NAMES.index("b")]
         self.takes_whole_numbers = self.problem.is_whole
-        self.bytes = tuple(_bytes(self.problem, name) for name in _NAMES)
+        self.kind_b, self.kind_c = (operand.kind for operand in self.operands[1:])
+        self.is_shared = any(operand.kind is Kind.SHARED for operand in self.operands)
 
 
 class Gemm(OnDevice):
@@ -132,22 +126,14 @@ class Gemm(OnDevice):
         if out is None:
             if beta:
                 raise ProblemError("beta scales the previous content of out, but no out was passed", hint="pass out")
-            out = self._allocate(request.shape, request.problem.dtype("c"), request.kinds[2])
-        self._run(request, a, b, out, (alpha, beta))
+            out = self._allocate(request.shape, request.problem.dtype("c"), request.kind_c)
+        self._run(request, (a, b, out), (alpha, beta))
         return out
 
     def bind(self, a: Any, b: Any, out: Any, *, alpha: float = 1.0, beta: float = 0.0, **layout: Any) -> Bound:
         """Return a callable that repeats one product at less cost per call; the arguments are those of a call."""
-        request, operands = self._request(a, b, out, *_How(**layout)), (a, b, out)
-
-        def memory(ready: Ready) -> tuple[Any, Any, Any] | None:
-            port = self._engine.executor.port
-            if not request.is_resident or foreign_arrays(port, operands, request.arrays):
-                return None
-            return self._resident(request, ready, operands)
-
-        run = partial(self._run, request, *operands, (alpha, beta))
-        return Bound(self._engine, request, run, memory, (alpha, beta), out)
+        request, values, scalars = self._request(a, b, out, *_How(**layout)), (a, b, out), (alpha, beta)
+        return Bound(self._engine, request, lambda: self._run(request, values, scalars), values, scalars, out)
 
     def prepare(self, b: Any, *, trans_b: bool = False) -> PreparedMatrix:
         """Return constant weights, moved to the device and packed once, for use as `b`; the shape is as in a call.
@@ -200,68 +186,32 @@ class Gemm(OnDevice):
         assert isinstance(known, GemmRequest)
         return known
 
-    def _run(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
+    def _run(self, request: GemmRequest, values: tuple[Any, Any, Any], scalars: tuple[float, float]) -> None:
+        a, b, out = values
         others = (("a", a), ("b", b.operand if isinstance(b, PreparedMatrix) else b))
-        check_result(out, request.kinds[2], others)
+        check_result(out, request.kind_c, others)
         _check_scalars(request, scalars)
-        engine = self._engine
-        with engine.executor.lock:
-            engine.stats.calls += 1
-            engine.stats.host_products += request.on_host
-            if request.is_resident and request.ready:
-                self._enqueue(request, request.ready, (a, b, out), scalars)
-            elif request.is_resident:
-                engine.run(request, _NAMES, lambda ready: self._enqueue(request, ready, (a, b, out), scalars))
-            elif not request.on_host:
-                self._move_and_run(request, a, b, out, scalars)
-            elif Kind.SHARED in request.kinds:  # under the lock: another thread may hand it to the device
-                self._run_on_host(request, a, b, out, scalars)
-                return
         if request.on_host:
-            self._run_on_host(request, a, b, out, scalars)
-
-    def _run_on_host(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        problem = request.problem
-        op_a, op_b = (
-            x if bool(getattr(problem, f"trans_{name}")) == by_columns else x.swapaxes(-1, -2)
-            for name, x, by_columns in (("a", a, request.a_by_columns), ("b", b, request.b_by_columns))
-        )
-        host_product(problem, op_a, op_b, out, alpha=scalars[0], beta=scalars[1])
-
-    def _move_and_run(self, request: GemmRequest, a: Any, b: Any, out: Any, scalars: tuple[float, float]) -> None:
-        """Move operands to the device, run, and wait for the result."""
-        kind_a, kind_b, kind_c = request.kinds
-        if kind_b is Kind.IMAGE and not isinstance(b, PreparedMatrix):
+            with self._engine.executor.lock:
+                self.stats.calls += 1
+                self.stats.host_products += 1
+                if request.is_shared:  # under the lock: another thread may hand it to the device
+                    _run_on_host(request, values, scalars)
+            if not request.is_shared:
+                _run_on_host(request, values, scalars)
+            return
+        if request.kind_b is Kind.IMAGE and not isinstance(b, PreparedMatrix):
             _check_image(b)
-        operands = (
-            Operand("a", a, kind_a, by_columns=request.a_by_columns),
-            Operand("b", b, kind_b, by_columns=request.b_by_columns),
-            Operand("out", out, kind_c, is_read=bool(scalars[1]), is_written=True),
-        )
-        self._engine.call(request, _NAMES, operands, scalars)
+        self._call(request, values, scalars, reads_outputs=bool(scalars[1]))
 
-    def _enqueue(
-        self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any], scalars: tuple[float, float]
-    ) -> None:
-        """Enqueue on operands that are on the device, without waiting."""
-        foreign = foreign_arrays(self._engine.executor.port, operands, request.arrays)
-        ready.call.enqueue(self._resident(request, ready, operands), scalars, foreign)
 
-    def _resident(self, request: GemmRequest, ready: Ready, operands: tuple[Any, Any, Any]) -> tuple[Any, ...]:
-        """Return the memory of a, b and out, which are on the device, and views of b. Raises ProblemError."""
-        (a, b, out), engine, problem = operands, self._engine, request.problem
-        port, kinds, sizes = engine.executor.port, request.kinds, request.bytes
-        there, *views = (
-            b.memory(ready, Transfer(engine.executor, engine.stats))
-            if isinstance(b, PreparedMatrix)
-            else (resident_memory(port, b, kinds[1], "b", sizes[1], problem),)
-        )
-        return (
-            resident_memory(port, a, kinds[0], "a", sizes[0], problem),
-            there,
-            resident_memory(port, out, kinds[2], "out", sizes[2], problem),
-            *views,
-        )
+def _run_on_host(request: GemmRequest, values: tuple[Any, Any, Any], scalars: tuple[float, float]) -> None:
+    problem, out = request.problem, values[2]
+    op_a, op_b = (
+        x if bool(getattr(problem, f"trans_{operand.name}")) == operand.by_columns else x.swapaxes(-1, -2)
+        for operand, x in zip(request.operands[:2], values, strict=False)
+    )
+    host_product(problem, op_a, op_b, out, alpha=scalars[0], beta=scalars[1])
 
 
 # Requests, read once for all operands of the same form
@@ -302,10 +252,8 @@ def _read_request(owner: object, operands: tuple[Any, Any, Any], how: _How, cros
         problem=problem,
         weights=weights,
         constant="" if weights is Weights.PER_CALL else "b",
-        kinds=kinds,
+        operands=_operands(problem, kinds, layout_a.is_transposed, layout_b.is_transposed),
         shape=result_shape(problem, layout_a),
-        a_by_columns=layout_a.is_transposed,
-        b_by_columns=layout_b.is_transposed,
         on_host=not prepared and _ON_HOST.issuperset(kinds) and crossover.prefers_host(problem),
     )
 
@@ -315,8 +263,17 @@ def _read_buffers(kinds: tuple[Kind | None, ...], problem: GemmProblem | None) -
         raise ProblemError("a buffer has no shape", hint="pass problem=GemmProblem(m=..., n=..., k=..., ...)")
     if any(kind is not Kind.BUFFER for kind in kinds):
         raise ProblemError("when problem is passed, all of a, b and out must be buffers")
-    return GemmRequest(
-        problem=problem, weights=Weights.PER_CALL, kinds=(Kind.BUFFER,) * 3, shape=(problem.m, problem.n)
+    operands = _operands(problem, (Kind.BUFFER,) * 3)
+    return GemmRequest(problem=problem, weights=Weights.PER_CALL, operands=operands, shape=(problem.m, problem.n))
+
+
+def _operands(problem: GemmProblem, kinds: tuple[Kind, ...], *by_columns: bool) -> tuple[Operand, ...]:
+    """Return the operands; a and b may be stored `by_columns`."""
+    a, b = by_columns or (False, False)
+    return (
+        Operand("a", kinds[0], "a", _bytes(problem, "a"), by_columns=a),
+        Operand("b", kinds[1], "b", _bytes(problem, "b"), by_columns=b),
+        Operand("c", kinds[2], "out", _bytes(problem, "c"), is_written=True),
     )
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from autotune.device.arrays import Context, Kind, Queue, allocate_shared, foreign_arrays, new_array, resident_memory
-from autotune.device.port import Memory
+from autotune.device.arrays import Context, Kind, Queue, allocate_shared, foreign_arrays, new_array
 from autotune.lookup import TuningTable
 from autotune.model.device import Device
 from autotune.runtime.engine import Engine, Request
-from autotune.runtime.executor import BoundCall, Operand, Statistics, open_executor
-from autotune.runtime.prepared import Ready
+from autotune.runtime.executor import RESIDENT, BoundCall, Statistics, open_executor
+from autotune.runtime.prepared import Prepared
 from autotune.runtime.verification import Verifier
 from autotune.space.family import KernelFamily
 
@@ -26,13 +25,13 @@ class Bound:
         engine: Engine,
         request: Request,
         run: Callable[[], object],
-        memory: Callable[[Ready], Sequence[Memory] | None],
+        values: Sequence[Any],
         scalars: tuple[float, ...],
         result: Any,
     ) -> None:
-        """`run` makes one call; `memory` then returns that of the operands, if it is the same at every call."""
-        self._engine, self._request, self._run, self._memory = engine, request, run, memory
-        self._scalars, self._result = scalars, result
+        """`run` makes one call, on operands with these values."""
+        self._engine, self._request, self._run = engine, request, run
+        self._values, self._scalars, self._result = values, scalars, result
         self._call: BoundCall | None = None
 
     def __call__(self) -> Any:
@@ -45,10 +44,20 @@ class Bound:
             return self._result
         self._run()
         ready = self._request.ready
-        memory = self._memory(ready) if ready else None
-        if ready and memory is not None:
-            self._call = ready.bound(memory)
+        if ready and self._is_fixed(is_packed=ready.packing is not None):
+            with engine.executor.lock:
+                self._call = ready.bound(engine.memory(self._request, ready, self._values))
         return self._result
+
+    def _is_fixed(self, *, is_packed: bool) -> bool:
+        """Return whether the operands are in the same memory at every call, and used by no other queue."""
+        request = self._request
+        if foreign_arrays(self._engine.executor.port, self._values, request.arrays):
+            return False
+        return all(
+            (is_packed or operand.kind is not Kind.SHARED) if isinstance(value, Prepared) else operand.kind in RESIDENT
+            for operand, value in zip(request.operands, self._values, strict=True)
+        )
 
 
 class OnDevice:
@@ -98,44 +107,31 @@ class OnDevice:
         """Wait for everything enqueued."""
         self._engine.executor.port.finish()
 
+    def allocate(self, shape: Any, dtype: Any) -> Any:
+        """Return zeros visible to host and device, as a NumPy array."""
+        return allocate_shared(self._engine.executor.port, shape, dtype)
+
     def _call(
-        self, request: Request, names: Sequence[str], operands: Sequence[Operand], scalars: tuple[float, ...] = ()
+        self, request: Request, values: Sequence[Any], scalars: tuple[float, ...] = (), *, reads_outputs: bool = True
     ) -> None:
         """Run a request as `Engine.call` does, counted and under the lock."""
         engine = self._engine
         with engine.executor.lock:
             engine.stats.calls += 1
-            if request.ready and request.is_resident:  # fast path: nothing to move, nothing to wait for
-                foreign = self._foreign(request, operands)
-                request.ready.call.enqueue(self._memory_of(operands), scalars, foreign)
-            else:
-                engine.call(request, names, operands, scalars)
+            engine.call(request, values, scalars, reads_outputs=reads_outputs)
 
     def _bind(
         self,
         request: Request,
-        names: Sequence[str],
-        operands: Sequence[Operand],
-        scalars: tuple[float, ...],
+        values: Sequence[Any],
         result: Any,
+        scalars: tuple[float, ...] = (),
+        *,
+        reads_outputs: bool = True,
     ) -> Bound:
         """Return a callable that repeats such a call, and returns `result`."""
-
-        def memory(_: Ready) -> list[Memory] | None:
-            is_fixed = request.is_resident and not self._foreign(request, operands)
-            return self._memory_of(operands) if is_fixed else None
-
-        run = partial(self._call, request, names, operands, scalars)
-        return Bound(self._engine, request, run, memory, scalars, result)
-
-    def _foreign(self, request: Request, operands: Sequence[Operand]) -> list[Any]:
-        port = self._engine.executor.port
-        return foreign_arrays(port, [operand.value for operand in operands], request.arrays)
-
-    def _memory_of(self, operands: Sequence[Operand]) -> list[Memory]:
-        """Return the memory of operands that are on the device. Raises ProblemError."""
-        port = self._engine.executor.port
-        return [resident_memory(port, operand.value, operand.kind, operand.name) for operand in operands]
+        run = partial(self._call, request, values, scalars, reads_outputs=reads_outputs)
+        return Bound(self._engine, request, run, values, scalars, result)
 
     def _allocate(self, shape: Any, dtype: Any, kind: Kind) -> Any:
         """Return memory for a result of a kind, contents undefined."""

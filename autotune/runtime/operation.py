@@ -17,7 +17,7 @@ from autotune.model.plan import Buffer, Role
 from autotune.model.problem import Problem
 from autotune.runtime.choice import Weights
 from autotune.runtime.engine import Request
-from autotune.runtime.executor import Operand, check_result
+from autotune.runtime.executor import RESIDENT, Operand, check_result
 from autotune.runtime.on_device import Bound, OnDevice
 from autotune.space.family import KernelFamily
 
@@ -37,9 +37,18 @@ def _request(family: KernelFamily, problem: Problem, given: Mapping[str, Kind | 
     plan = family.plan(problem, family.baseline)
     buffers = {b.name: b for b in plan.buffers if b.role in (Role.INPUT, Role.OUTPUT)}
     scalars = {name: scalar.value for name, scalar in plan.named_scalars.items()}
-    kinds = (given.get(name, Kind.ARRAY) if is_resident else Kind.HOST for name in buffers)
-    known = tuple(kind if kind in (Kind.ARRAY, Kind.BUFFER) else Kind.HOST for kind in kinds)
-    return _Request(problem=problem, weights=Weights.PER_CALL, kinds=known, buffers=buffers, scalars=scalars)
+    kinds = {name: given.get(name, Kind.ARRAY) if is_resident else Kind.HOST for name in buffers}
+    operands = tuple(
+        Operand(
+            name=name,
+            kind=kind if kind in RESIDENT else Kind.HOST,
+            shown=name,
+            needed_bytes=buffers[name].size_bytes,
+            is_written=buffers[name].role is Role.OUTPUT,
+        )
+        for name, kind in kinds.items()
+    )
+    return _Request(problem=problem, weights=Weights.PER_CALL, operands=operands, buffers=buffers, scalars=scalars)
 
 
 class Operation(OnDevice):
@@ -73,16 +82,16 @@ class Operation(OnDevice):
         have to be, outputs that are passed are written, and the call returns at once. Raises ProblemError and
         KernelError.
         """
-        request, moved, scalars = self._read(problem, operands)
-        self._call(request, list(request.buffers), moved, scalars)
-        return _results(moved)
+        request, values, scalars = self._read(problem, operands)
+        self._call(request, values, scalars)
+        return _results(request, values)
 
     def bind(self, problem: Problem, /, **operands: Any) -> Bound:
         """Return a callable that repeats one call on the device at less cost; the arguments are those of a call."""
-        request, moved, scalars = self._read(problem, operands)
-        return self._bind(request, list(request.buffers), moved, scalars, _results(moved))
+        request, values, scalars = self._read(problem, operands)
+        return self._bind(request, values, _results(request, values), scalars)
 
-    def _read(self, problem: Problem, operands: dict[str, Any]) -> tuple[_Request, list[Operand], tuple[float, ...]]:
+    def _read(self, problem: Problem, operands: dict[str, Any]) -> tuple[_Request, list[Any], tuple[float, ...]]:
         """Return the request, its operands in the order of the buffers, and the scalars. Raises ProblemError."""
         engine = self._engine
         kinds = {name: kind_of(value) for name, value in operands.items()}
@@ -90,28 +99,28 @@ class Operation(OnDevice):
         key = (problem, *kinds.items())
         request = engine.requests.get(key) or engine.remember(key, _request(engine.family, problem, kinds, is_resident))
         scalars = tuple(_number(name, operands.pop(name, value)) for name, value in request.scalars.items())
-        moved = []
-        for (name, buffer), kind in zip(request.buffers.items(), request.kinds, strict=True):
-            is_written = buffer.role is Role.OUTPUT
-            value = operands.pop(name, None)
+        values = []
+        for operand, buffer in zip(request.operands, request.buffers.values(), strict=True):
+            value = operands.pop(operand.name, None)
             if not is_resident:
                 value = _contents(buffer, value)
-            elif value is None and is_written:
+            elif value is None and operand.is_written:
                 value = self._allocate((buffer.elements,), buffer.dtype, Kind.ARRAY)
             else:
-                _check_resident(buffer, value, kind, problem)
-            moved.append(Operand(name, value, kind, is_written=is_written))
+                _check_resident(buffer, value, operand.kind)
+            values.append(value)
         for name in operands:
             known = [*request.buffers, *request.scalars]
             raise ProblemError(f"{engine.family.name} has no operand {name!r}", hint=did_you_mean(name, known))
-        for out in moved if is_resident else ():
-            if out.is_written:
-                check_result(out.value, out.kind, [(o.name, o.value) for o in moved if o is not out])
-        return request, moved, scalars
+        named = list(zip(request.operands, values, strict=True))
+        for operand, out in named if is_resident else ():
+            if operand.is_written:
+                check_result(out, operand.kind, [(o.name, value) for o, value in named if o is not operand])
+        return request, values, scalars
 
 
-def _results(moved: list[Operand]) -> dict[str, Any]:
-    return {operand.name: operand.value for operand in moved if operand.is_written}
+def _results(request: _Request, values: list[Any]) -> dict[str, Any]:
+    return {o.name: value for o, value in zip(request.operands, values, strict=True) if o.is_written}
 
 
 def _number(name: str, given: Any) -> float:
@@ -120,14 +129,12 @@ def _number(name: str, given: Any) -> float:
     return float(given)
 
 
-def _check_resident(buffer: Buffer, given: Any, kind: Kind, problem: Problem) -> None:
-    """Raise ProblemError where an operand is not on the device, or does not fit its buffer."""
+def _check_resident(buffer: Buffer, given: Any, kind: Kind) -> None:
+    """Raise ProblemError where an operand is not on the device, or is an array that does not fit its buffer."""
     if given is None:
         raise ProblemError(f"the operand {buffer.name} is missing")
     if kind is Kind.HOST:
         raise ProblemError(f"{buffer.name} is a {type(given).__name__}, other operands are on the device")
-    if kind is Kind.BUFFER and given.size < buffer.size_bytes:
-        raise ProblemError(f"{buffer.name} holds {given.size} bytes, {problem.label} needs {buffer.size_bytes}")
     if kind is Kind.ARRAY and not (
         given.dtype == buffer.dtype and given.size == buffer.elements and given.flags.c_contiguous
     ):

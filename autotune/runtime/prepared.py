@@ -9,7 +9,7 @@ from autotune.device.port import Memory
 from autotune.model.plan import Buffer
 from autotune.model.problem import Problem
 from autotune.runtime.choice import Choice
-from autotune.runtime.executor import BoundCall, Operand, Statistics, Transfer
+from autotune.runtime.executor import BoundCall, Statistics, Transfer
 from autotune.runtime.layout import Layout
 
 
@@ -86,7 +86,7 @@ class Prepared:
 
     def _plain(self, transfer: Transfer) -> Memory:
         """Return the operand as it was passed, on the device."""
-        return transfer.enter(Operand(self.name, self.operand, self.kind))
+        return transfer.enter(self.operand, self.kind, self.name)
 
 
 class PreparedMatrix(Prepared):

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.device.arrays import Kind, allocate_shared, check_context, foreign_arrays, kind_of, resident_memory
+from autotune.device.arrays import Kind, check_context, foreign_arrays, kind_of
 from autotune.device.port import Memory
 from autotune.errors import ProblemError
 from autotune.kernels.qgemm import FAMILY, QGemmProblem
@@ -94,11 +93,6 @@ class QGemmRequest(Request):
     problem: QGemmProblem
     shape: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        starts = ("starts",) if self.problem.experts > 1 else ()
-        self.names = ("x", "weights", *starts, "y")
-
 
 class QGemm(OnDevice):
     """``Y = X @ W.T`` with quantised weights W, by the tuned kernel for each size.
@@ -118,23 +112,17 @@ class QGemm(OnDevice):
         array, are the rows at which each expert's begin, and the number of rows. Raises ProblemError, KernelError, and
         WorkerError when a check needs a child process and none can be started.
         """
-        starts = _read_starts(starts, weights, x)
-        request = self._request(x, weights, out, mode, starts)
-        if out is None:
-            out = self._allocate(request.shape, request.problem.stored, request.kinds[-1])
-        self._run(request, (x, weights, *(() if starts is None else (starts,)), out))
-        return out
+        request, values = self._read_call(x, weights, out, mode, starts)
+        self._call(request, values, reads_outputs=False)
+        return values[-1]
 
     def bind(self, x: Any, weights: PreparedWeights, out: Any, *, mode: str = "", starts: Any = None) -> Bound:
         """Return a callable that repeats one product at less cost per call; the arguments are those of a call.
 
         It reads what x, and a pyopencl array of starts, contain when it is called.
         """
-        starts = _read_starts(starts, weights, x)
-        request = self._request(x, weights, out, mode, starts)
-        operands = (x, weights, *(() if starts is None else (starts,)), out)
-        run, memory = partial(self._run, request, operands), lambda _: self._resident(request, operands)
-        return Bound(self._engine, request, run, memory, (), out)
+        request, values = self._read_call(x, weights, out, mode, starts)
+        return self._bind(request, values, values[-1], reads_outputs=False)
 
     def prepare(
         self,
@@ -186,16 +174,24 @@ class QGemm(OnDevice):
         with executor.lock:
             return weights.unpacked(executor)
 
-    def allocate(self, shape: Any, dtype: Any) -> Any:
-        """Return zeros visible to host and device, as a NumPy array."""
-        return allocate_shared(self._engine.executor.port, shape, dtype)
-
     def choice(
         self, x: Any, weights: PreparedWeights, out: Any = None, *, mode: str = "", starts: Any = None
     ) -> Choice | None:
         """Return the configuration that ran such operands, and the reason; None before the first call."""
         ready = self._request(x, weights, out, mode, _read_starts(starts, weights, x)).ready
         return ready.choice if ready else None
+
+    def _read_call(
+        self, x: Any, weights: PreparedWeights, out: Any, mode: str, starts: Any
+    ) -> tuple[QGemmRequest, tuple[Any, ...]]:
+        """Return the request of a call and its operands; the result is allocated where none was passed."""
+        starts = _read_starts(starts, weights, x)
+        request = self._request(x, weights, out, mode, starts)
+        kind = request.operands[-1].kind
+        if out is None:
+            out = self._allocate(request.shape, request.problem.stored, kind)
+        check_result(out, kind, (("x", x), ("the weights", weights.operand)))
+        return request, (x, weights, *(() if starts is None else (starts,)), out)
 
     def _request(self, x: Any, weights: PreparedWeights, out: Any, mode: str, starts: Any) -> QGemmRequest:
         forms = (form(x, "x"), None if out is None else form(out, "out"), None if starts is None else kind_of(starts))
@@ -216,47 +212,24 @@ class QGemm(OnDevice):
         kind_x = kind_of(x)
         kind_y = kind_x if out is None else kind_of(out)
         assert kind_x and kind_y
-        kinds = (kind_x, weights.kind, *(() if starts is None else (kind_of(starts),)), kind_y)
+        starts_kind = kind_of(starts)
+        operands = (
+            Operand("x", kind_x, "x"),
+            Operand("weights", weights.kind, "weights"),
+            *((Operand("starts", starts_kind, "starts"),) if starts_kind else ()),
+            Operand("y", kind_y, "out", is_written=True),
+        )
         return QGemmRequest(
             problem=problem,
             weights=Weights.PACKED_ONCE,
             constant="weights",
-            kinds=kinds,
+            operands=operands,
             shape=(*x.shape[:-1], problem.m),
         )
 
     def _check_owner(self, weights: PreparedWeights) -> None:
         if weights.owner is not self:
             raise ProblemError("the weights were prepared by another QGemm")
-
-    def _run(self, request: QGemmRequest, operands: tuple[Any, ...]) -> None:
-        x, weights, *starts, out = operands
-        check_result(out, request.kinds[-1], (("x", x), ("the weights", weights.operand)))
-        moved = (
-            Operand("x", x, request.kinds[0]),
-            Operand("weights", weights, weights.kind),
-            *(Operand("starts", values, request.kinds[2]) for values in starts),
-            Operand("out", out, request.kinds[-1], is_read=False, is_written=True),
-        )
-        engine = self._engine
-        with engine.executor.lock:
-            engine.stats.calls += 1
-            engine.call(request, request.names, moved)
-
-    def _resident(self, request: QGemmRequest, operands: tuple[Any, ...]) -> list[Memory] | None:
-        """Return the memory of a product that has run; None where it changes from call to call, or others use it."""
-        engine, ready, weights = self._engine, request.ready, operands[1]
-        executor, port = engine.executor, engine.executor.port
-        arrays = [operand for operand in operands if operand is not weights]
-        is_copied = weights.kind is Kind.SHARED and ready is not None and ready.packing is None
-        if ready is None or is_copied or any(kind_of(operand) is not Kind.ARRAY for operand in arrays):
-            return None
-        if foreign_arrays(port, arrays, range(len(arrays))):
-            return None
-        with executor.lock:
-            there, *views = weights.memory(ready, Transfer(executor, engine.stats))
-        x, *others = (resident_memory(port, array, Kind.ARRAY, "an operand") for array in arrays)
-        return [x, there, *others, *views]
 
 
 def _read_starts(starts: Any, weights: Any, x: Any) -> Any:

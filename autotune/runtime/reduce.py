@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from autotune.device.arrays import Kind, allocate_shared, kind_of
+from autotune.device.arrays import Kind, kind_of
 from autotune.errors import ProblemError
 from autotune.kernels.reduce import FAMILY, ReduceProblem
 from autotune.model.problem import NUMBER_TYPES
@@ -11,8 +11,6 @@ from autotune.runtime.engine import Request
 from autotune.runtime.executor import Operand, check_result, form
 from autotune.runtime.layout import reduce_problem
 from autotune.runtime.on_device import Bound, OnDevice
-
-_NAMES = ("input", "output")
 
 
 class Reduce(OnDevice):
@@ -31,37 +29,28 @@ class Reduce(OnDevice):
         The result has the shape of `values` without its last axis. With pyopencl buffers `problem` gives operation
         and sizes, and `out` is required. Raises ProblemError and KernelError.
         """
-        request, operands = self._request(values, operation, out, problem)
-        self._call(request, _NAMES, operands)
-        return operands[1].value
+        request, out = self._request(values, operation, out, problem)
+        self._call(request, (values, out), reads_outputs=False)
+        return out
 
     def bind(
         self, values: Any, operation: str = "sum", out: Any = None, *, problem: ReduceProblem | None = None
     ) -> Bound:
         """Return a callable that repeats one reduction at less cost per call; the arguments are those of a call."""
-        request, operands = self._request(values, operation, out, problem)
-        return self._bind(request, _NAMES, operands, (), operands[1].value)
+        request, out = self._request(values, operation, out, problem)
+        return self._bind(request, (values, out), out, reads_outputs=False)
 
-    def _request(
-        self, values: Any, operation: str, out: Any, problem: ReduceProblem | None
-    ) -> tuple[Request, tuple[Operand, Operand]]:
-        """Return the request of such a call, and the operands, whose result is allocated where none was passed."""
+    def _request(self, values: Any, operation: str, out: Any, problem: ReduceProblem | None) -> tuple[Request, Any]:
+        """Return the request of such a call, and its result, which is allocated where none was passed."""
         key = (form(values, "the input"), operation, None if out is None else form(out, "out"), problem)
         request = self._engine.requests.get(key)
         if request is None:
             request = self._engine.remember(key, _read(values, operation, out, problem))
+        kind = request.operands[1].kind
         if out is None:
-            out = self._allocate(values.shape[:-1], values.dtype.name, request.kinds[1])
-        kind_in, kind_out = request.kinds
-        check_result(out, kind_out, (("the input", values),))
-        return request, (
-            Operand("the input", values, kind_in),
-            Operand("out", out, kind_out, is_read=False, is_written=True),
-        )
-
-    def allocate(self, shape: Any, dtype: Any) -> Any:
-        """Return zeros visible to host and device, as a NumPy array."""
-        return allocate_shared(self._engine.executor.port, shape, dtype)
+            out = self._allocate(values.shape[:-1], values.dtype.name, kind)
+        check_result(out, kind, (("the input", values),))
+        return request, out
 
 
 def _read(values: Any, operation: str, out: Any, problem: ReduceProblem | None) -> Request:
@@ -71,11 +60,25 @@ def _read(values: Any, operation: str, out: Any, problem: ReduceProblem | None) 
     if Kind.IMAGE in (kind, kind_out):
         raise ProblemError("rows in an image cannot be reduced")
     if Kind.BUFFER in (kind, kind_out) or problem is not None:
-        return _read_buffers(values, out, kind, kind_out, problem)
+        if problem is None:
+            raise ProblemError("a buffer has no shape", hint="pass problem=ReduceProblem(batch=..., channels=...)")
+        if kind is not Kind.BUFFER or kind_out is not Kind.BUFFER or out is None:
+            raise ProblemError("when problem is passed, both the input and out must be buffers")
+        return _request(problem, kind, kind_out)
     asked = reduce_problem(values, operation, packs=kind is Kind.HOST)
     if out is not None:
         _check_result(out, kind_out, values)
-    return Request(problem=asked, weights=Weights.PER_CALL, kinds=(kind, kind_out))
+    return _request(asked, kind, kind_out)
+
+
+def _request(problem: ReduceProblem, kind: Kind, kind_out: Kind) -> Request:
+    size = NUMBER_TYPES[problem.dtype].size_bytes
+    needed = ((problem.batch - 1) * problem.pitch + problem.channels) * size
+    operands = (
+        Operand("input", kind, "the input", needed),
+        Operand("output", kind_out, "out", problem.batch * size, is_written=True),
+    )
+    return Request(problem=problem, weights=Weights.PER_CALL, operands=operands)
 
 
 def _check_result(out: Any, kind: Kind, values: Any) -> None:
@@ -86,16 +89,3 @@ def _check_result(out: Any, kind: Kind, values: Any) -> None:
         )
     if kind is not Kind.HOST and not out.flags.c_contiguous:
         raise ProblemError("out is not contiguous", hint="pass contiguous memory")
-
-
-def _read_buffers(values: Any, out: Any, kind: Kind, kind_out: Kind, problem: ReduceProblem | None) -> Request:
-    if problem is None:
-        raise ProblemError("a buffer has no shape", hint="pass problem=ReduceProblem(batch=..., channels=...)")
-    if kind is not Kind.BUFFER or kind_out is not Kind.BUFFER or out is None:
-        raise ProblemError("when problem is passed, both the input and out must be buffers")
-    size = NUMBER_TYPES[problem.dtype].size_bytes
-    needed = ((problem.batch - 1) * problem.pitch + problem.channels) * size, problem.batch * size
-    for name, memory, least in (("the input", values, needed[0]), ("out", out, needed[1])):
-        if memory.size < least:
-            raise ProblemError(f"{name} holds {memory.size} bytes, {problem.label} needs {least}")
-    return Request(problem=problem, weights=Weights.PER_CALL, kinds=(Kind.BUFFER, Kind.BUFFER))

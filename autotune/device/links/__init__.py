@@ -3,16 +3,45 @@
 A selector ``LINK#DEVICE`` names a device behind a link: ``exec:COMMAND#0:0``. The last ``#`` separates the two.
 """
 
+import shlex
 import subprocess
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from autotune.device.links.adb import AdbLink, only_phone, phones
-from autotune.device.links.command import CommandLink
 from autotune.device.links.shell import LOOK_S, PATIENCE_S
 from autotune.device.links.ssh import SshLink
+from autotune.device.links.toolchains import build_here
+from autotune.device.quirks import set_threads
 from autotune.errors import DeviceAwayError, DeviceSelectionError
+
+
+class CommandLink:
+    """The link ``exec:COMMAND``: starts agents with a command, on this machine or wherever that leads.
+
+    Without a command it is an agent for this machine, built from source when first needed.
+    """
+
+    def __init__(self, command: str) -> None:
+        self.name = f"exec:{command}"
+        try:
+            self._words = shlex.split(command)
+        except ValueError as error:
+            raise DeviceSelectionError(f"{self.name} is no command: {error}") from error
+
+    def check(self) -> None:
+        """Do nothing: a command can always be started."""
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the command. Raises DeviceSelectionError when that fails."""
+        set_threads()  # which PoCL reads from the environment, here as in a process that uses it itself
+        try:
+            words = self._words or [str(build_here())]
+            return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
+        except OSError as error:
+            raise DeviceSelectionError(f"{self.name} cannot be started: {error}") from error
+
 
 SCHEMES: dict[str, Callable[[str], "Link"]] = {"adb": AdbLink, "ssh": SshLink, "exec": CommandLink}
 """What makes a link of the part of its name after the colon, by the part before."""

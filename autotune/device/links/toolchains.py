@@ -1,4 +1,4 @@
-"""Agents built from source for phones and boards, by the compilers that this machine has; each is built once.
+"""Agents built from source, for this machine, phones and boards, by the compilers that are here; each is built once.
 
 For Android any clang with LLVM's linker will do, such as the one in the package ``ziglang`` of PyPI: the agent is
 linked against stubs of the phone's libraries, which are made of the declarations in ``bionic.h``. Android's NDK, where
@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
+from autotune.device.agent import FOLDER
 from autotune.errors import DeviceSelectionError
 from autotune.paths import install_hint, locked, user_cache_folder
 
-SOURCES = Path(__file__).parents[1] / "agent"
-"""Folder of the agent's C files."""
 BIONIC = Path(__file__).with_name("bionic.h")
 """What the agent may use of Android's C library: declarations for a compiler without its headers."""
 START = Path(__file__).with_name("bionic_start.c")
@@ -30,6 +29,8 @@ START = Path(__file__).with_name("bionic_start.c")
 LIMIT_S = 300.0
 """Limit for a compiler; zig's builds libraries of its own at its first start."""
 
+_OWN = ("cc", "gcc", "clang")
+"""Compilers of a machine for itself."""
 _FLAGS = ("-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O2", "-s")
 _ANDROID_API = 24
 _GLIBC = "2.17"
@@ -160,13 +161,13 @@ def bionic_symbols() -> dict[str, list[str]]:
 
 def sources() -> list[Path]:
     """Return the C files of the agent."""
-    return sorted(SOURCES.glob("*.c"))
+    return sorted(FOLDER.glob("*.c"))
 
 
 def source_digest() -> str:
     """Return a digest of everything that agents are built from."""
     digest = hashlib.sha256()
-    for path in [*sorted(SOURCES.glob("*.[ch]")), BIONIC, START]:
+    for path in [*sorted(FOLDER.glob("*.[ch]")), BIONIC, START]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
@@ -179,6 +180,19 @@ def build_agent(target: Target) -> Path:
     compiler = next(_compilers(target), None)
     if compiler is None:
         raise DeviceSelectionError(f"no compiler here builds the agent for {target.name}", hint=_mend(target))
+    return _built(target, compiler)
+
+
+def build_here() -> Path:
+    """Return the agent for this machine, as `build_agent` does, built by its own compiler."""
+    name = next(filter(shutil.which, _OWN), None)
+    if name is None:
+        hint = f"install one of {', '.join(_OWN)}"
+        raise DeviceSelectionError("there is no C compiler to build the agent with", hint=hint)
+    return _built(Target(name="here", machine=platform.machine(), clang=""), Compiler(name=name, compile=(name,)))
+
+
+def _built(target: Target, compiler: Compiler) -> Path:
     stamp = "\0".join((source_digest(), target.name, compiler.name, *compiler.compile, *compiler.link, *compiler.flags))
     program = user_cache_folder() / "agents" / f"{target.name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
     program.parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +218,7 @@ def _compilers(target: Target) -> Iterator[Compiler]:
     if not target.is_android:
         if zig[0]:
             yield Compiler(name="zig", compile=(*zig, "cc", "-target", f"{target.clang}.{_GLIBC}"))
-        own = ("cc", "gcc", "clang") if target.machine == platform.machine() and sys.platform == "linux" else ()
+        own = _OWN if target.machine == platform.machine() and sys.platform == "linux" else ()
         for name in (target.gcc, *own):
             if found := shutil.which(name):
                 yield Compiler(name=name, compile=(found,))

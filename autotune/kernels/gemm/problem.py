@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 from autotune.errors import ProblemError, did_you_mean
 from autotune.model.configuration import Value
 from autotune.model.device import DeviceLimits
-from autotune.model.problem import NUMBER_TYPES, NumberType, Problem
+from autotune.model.problem import NUMBER_TYPES, NumberType, Problem, whole_number
 from autotune.space.expression import Expression, by_value
 
 MAX_ELEMENTS = 2**31 - 1
@@ -264,7 +264,7 @@ class GemmProblem(Problem):
         for number, word in enumerate(words):
             name, equals, digits = word.partition("=")
             if number < 3:
-                values["mnk"[number]] = _whole_number(word, wrong)
+                values["mnk"[number]] = whole_number(word, wrong)
             elif word in ("nn", "nt", "tn", "tt"):
                 values["trans_a"], values["trans_b"] = int(word[0] == "t"), int(word[1] == "t")
             elif word in MODES:
@@ -272,7 +272,7 @@ class GemmProblem(Problem):
             elif name == "constant" and digits:
                 values[name] = values.get(name, "") + digits
             elif equals and name in cls.__dataclass_fields__ and name not in ("m", "n", "k", *_TEXTS):
-                values[name] = _whole_number(digits, wrong)
+                values[name] = whole_number(digits, wrong)
             else:
                 told = f"{wrong.message}: {word[:40]!r} is not a layout, numeric mode or value"
                 hint = did_you_mean(word, _WORDS) or f"such as 512,512,512 nt batch=12, and {', '.join(MODES)}"
@@ -294,13 +294,6 @@ class GemmProblem(Problem):
     def check_device(self, limits: DeviceLimits) -> None:
         if self.accumulator == "float16" and not limits.has_float16:
             raise ProblemError(f"{self.label}: the device has no float16 arithmetic", hint="use float16")
-        if self.dtype("a") == "float16" and limits.max_vector_float16 == 0:
-            raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
+        self.check_stored(self.dtype("a"), limits)
         sizes = {x.upper(): self.batch * self.stride(x) * NUMBER_TYPES[self.dtype(x)].size_bytes for x in "abc"}
         self.check_memory(sizes, limits)
-
-
-def _whole_number(text: str, wrong: ProblemError) -> int:
-    if not (text.lstrip("+-").isdecimal() and text.isascii() and len(text) < 20):
-        raise wrong
-    return int(text)

@@ -8,7 +8,7 @@ from autotune.errors import ProblemError, did_you_mean
 from autotune.kernels.qgemm.formats import FORMATS, WeightFormat, by_format
 from autotune.model.configuration import Value
 from autotune.model.device import DeviceLimits
-from autotune.model.problem import NUMBER_TYPES, Problem
+from autotune.model.problem import NUMBER_TYPES, Problem, whole_number
 from autotune.space.expression import Expression, by_value
 
 MAX_ELEMENTS = 2**31 - 1
@@ -166,7 +166,7 @@ class QGemmProblem(Problem):
         )
         if len(words) < 3 or len(text) > 200:
             raise wrong
-        values: dict[str, Any] = {name: _whole_number(word, wrong) for name, word in zip("mnk", words, strict=False)}
+        values: dict[str, Any] = {name: whole_number(word, wrong) for name, word in zip("mnk", words, strict=False)}
         for word in words[3:]:
             name, equals, digits = word.partition("=")
             if word in FORMATS:
@@ -174,7 +174,7 @@ class QGemmProblem(Problem):
             elif word in MODES:
                 values["mode"] = word
             elif name == "experts" and equals:
-                values["experts"] = _whole_number(digits, wrong)
+                values["experts"] = whole_number(digits, wrong)
             else:
                 hint = did_you_mean(word, [*FORMATS, *MODES]) or f"weights are {', '.join(FORMATS)}"
                 raise ProblemError(f"{wrong.message}: {word[:40]!r} is no format, mode or value", hint=hint)
@@ -189,8 +189,7 @@ class QGemmProblem(Problem):
         return values
 
     def check_device(self, limits: DeviceLimits) -> None:
-        if self.stored == "float16" and limits.max_vector_float16 == 0:
-            raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
+        self.check_stored(self.stored, limits)
         size = NUMBER_TYPES[self.stored].size_bytes
         operands = {
             "the weights": self.weight_bytes,
@@ -199,9 +198,3 @@ class QGemmProblem(Problem):
             "the output": size * self.n * self.m,
         }
         self.check_memory(operands, limits)
-
-
-def _whole_number(text: str, wrong: ProblemError) -> int:
-    if not (text.lstrip("+-").isdecimal() and text.isascii() and len(text) < 20):
-        raise wrong
-    return int(text)

@@ -84,8 +84,7 @@ class ReduceProblem(Problem):
         return cls(batch=int(batch), channels=int(channels), operation=operation or "sum", dtype=dtype or "float32")
 
     def check_device(self, limits: DeviceLimits) -> None:
-        if self.dtype == "float16" and limits.max_vector_float16 == 0:
-            raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
+        self.check_stored(self.dtype, limits)
         size = NUMBER_TYPES[self.dtype].size_bytes
         operands = {"the input": size * self.batch * self.pitch, "the output": size * self.batch}
         self.check_memory(operands, limits)

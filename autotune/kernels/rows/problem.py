@@ -165,8 +165,7 @@ class RowsProblem(Problem):
         return cls(**values)
 
     def check_device(self, limits: DeviceLimits) -> None:
-        if self.dtype == "float16" and limits.max_vector_float16 == 0:
-            raise ProblemError(f"{self.label}: the driver gets half precision wrong", hint="use float32")
+        self.check_stored(self.dtype, limits)
         size = NUMBER_TYPES[self.dtype].size_bytes
         operation = OPERATIONS[self.operation]
         operands = {"the input": size * self.batch * self.pitch, "the output": size * self.batch * self.out_pitch}
