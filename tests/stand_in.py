@@ -101,6 +101,7 @@ uint multiply_add_halves(const uint a, const uint b, const uint c)
     const float2 found = of_two_halves(a) * of_two_halves(b) + of_two_halves(c);
     return two_halves(found.x, found.y);
 }
+#define in_mantissa(word, mask, begun) (((word) & (mask)) ^ (begun))
 #define multiply_halves(a, b) multiply_add_halves(a, b, 0x80008000u)
 #define add_halves(a, b) multiply_add_halves(a, 0x3c003c00u, b)
 #define read_matrices(row) four_matrices(row, false, rows_of_items)
@@ -116,7 +117,7 @@ LOCALS = """\
 """
 REPLACED = re.compile(
     r"^(void|uint4|uint|float) (copy_16|copy_8|end_copies|wait_for_copies|read_matrices|read_turned_matrices|multiply"
-    r"|from_item|streamed|two_halves|add_halves|multiply_halves|multiply_add_halves)\(.*?^}\n",
+    r"|from_item|streamed|two_halves|add_halves|multiply_halves|multiply_add_halves|in_mantissa)\(.*?^}\n",
     re.MULTILINE | re.DOTALL,
 )
 FENCE = 'asm volatile("membar.gl;" ::: "memory");'

@@ -96,7 +96,7 @@ def test_one_column_that_exceeds_local_memory_is_read_from_the_buffer() -> None:
 
 TILE = Configuration.of(
     "matrix_tile", macro_tile_m=32, macro_tile_n=32, sub_group_tile_m=16, sub_group_tile_n=32, tile_k=32, stages=2,
-    read_ahead=0, split_k=1,
+    read_ahead=0, split_k=1, scaling="sums",
 )  # fmt: skip
 
 
@@ -123,6 +123,11 @@ TILE = Configuration.of(
         ("36,75,256 q4_k float16 experts=4", {}),
         ("66,22,128 q8_0 int8 experts=3", {"split_k": 2}),
         ("36,75,96 mxfp4 experts=4", {"macro_tile_n": 64, "sub_group_tile_n": 64}),
+        ("37,17,192 q4_0 float16", {"scaling": "weights", "tile_k": 64, "read_ahead": 1}),
+        ("36,20,256 q4_k float16", {"scaling": "weights", "tile_k": 128}),
+        ("36,20,256 q6_k float16", {"scaling": "weights", "tile_k": 64, "split_k": 2}),
+        ("32,20,64 q8_0 float16", {"scaling": "weights", "read_ahead": 1}),
+        ("35,20,128 int4z-g64 float16", {"scaling": "weights", "tile_k": 128}),
     ],
 )
 @untraced()
@@ -171,6 +176,27 @@ def test_tiles_are_for_devices_with_matrix_units_and_the_rule_takes_them() -> No
         assert FAMILY.default(problem, LIMITS, ()).algorithm == "matrix_tile"
         assert FAMILY.default(problem, without, ()).algorithm != "matrix_tile"
         assert not len(SearchSpace(FAMILY, problem, without, algorithms=["matrix_tile"]))
+
+
+def test_weights_are_rounded_to_float16_only_where_activations_are() -> None:
+    def default(shape: str) -> Configuration:
+        return FAMILY.default(QGemmProblem.parse(shape), replace(LIMITS, declared_local_memory_bytes=147456), ())
+
+    for shape in ("4096,512,4096 q4_0 float16", "4096,128,4096 q4_k float16", "1000,100,96 q8_0 float16"):
+        assert default(shape)["scaling"] == "weights"
+    for shape in ("4096,512,4096 q4_0", "4096,512,4096 mxfp4 float16", "4096,512,4096 q4_k int8"):
+        assert default(shape)["scaling"] == "sums"
+        problem = QGemmProblem.parse(shape)
+        assert FAMILY.violations(problem, with_changes(TILE, {"scaling": "weights"}), LIMITS)
+
+
+def test_k_is_shared_out_where_the_tiles_leave_compute_units_without_work() -> None:
+    limits = replace(LIMITS, declared_local_memory_bytes=147456)
+    parts = {
+        shape: FAMILY.default(QGemmProblem.parse(f"{shape} q4_0 float16"), limits, ())["split_k"]
+        for shape in ("4096,128,4096", "8192,128,4096", "14336,128,4096", "4096,512,4096")
+    }
+    assert list(parts.values()) == [4, 2, 1, 1]
 
 
 def test_what_is_packed_for_tiles_by_matrix_units_has_no_way_back() -> None:

@@ -1,7 +1,7 @@
 """The algorithm of QGemm for many columns by matrix units: products of 16 x 8 in one instruction of a sub-group."""
 
 from autotune.kernels.combination import LAST_GROUP
-from autotune.kernels.matrix_units import ITEMS, SUB_GROUPS_TILE
+from autotune.kernels.matrix_units import ITEMS, SUB_GROUP, SUB_GROUPS_TILE
 from autotune.kernels.qgemm.formats import WeightFormat, by_format
 from autotune.space.expression import Expression, by_value
 from autotune.space.family import Algorithm, constraint, parameter
@@ -10,7 +10,7 @@ PIECE = 16
 """Rows of weights that are packed together; the last of an expert are padded to as many."""
 COMBINE = LAST_GROUP + "ptx"
 """How the parts of k are joined: devices with these matrix units have the ordering of PTX."""
-BY_BLOCK = "(weights == 'q4_k' and mode != 'int8')"
+BY_BLOCK = "(weights == 'q4_k' and mode != 'int8' and scaling == 'sums')"
 """Whether it is blocks of 256 weights that are scaled, and the sums of activations are needed for offsets."""
 
 
@@ -35,6 +35,7 @@ MATRIX_TILE = Algorithm(
         parameter("stages", (2, 3, 4), "tiles in local memory at once; all but one are fetched ahead"),
         parameter("read_ahead", (0, 1), "whether a unit is read into registers while the one before is multiplied"),
         parameter("split_k", (1, 2, 3, 4, 6, 8, 16), "work-groups that share the k of one macro-tile"),
+        parameter("scaling", ("sums", "weights"), "what scales and offsets are applied to", neutral="sums"),
     ),
     constraints=(
         constraint("has_matrix_units", "has_matrix_units == 1", "the device has no matrix units"),
@@ -43,13 +44,19 @@ MATRIX_TILE = Algorithm(
         *SUB_GROUPS_TILE,
         constraint(
             "sums_fit_registers",
-            "sub_group_tile_m * sub_group_tile_n <= 4096",
+            f"sub_group_tile_m * sub_group_tile_n <= 4096"
+            f" and {ITEMS} * (sub_group_tile_m * sub_group_tile_n // {SUB_GROUP} + 64) <= 65536",
             "the sums do not fit the registers",
         ),
         constraint(
             "tiles_fit_local_memory",
-            f"{_TILES} + (128 if split_k > 1 else 0) <= local_memory_bytes",
+            f"{_TILES} + (128 if split_k > 1 else 0) <= max(local_memory_bytes, declared_local_memory_bytes)",
             "the tiles exceed local memory",
+        ),
+        constraint(
+            "scales_are_float16",
+            "scaling == 'sums' or (mode == 'float16' and weights != 'mxfp4')",
+            "weights are multiplied by their scale in float16, where activations are no more precise",
         ),
         constraint("rows_to_do", "macro_tile_m < 2 * m or macro_tile_m == 32", "most rows would not exist"),
         constraint("columns_to_do", "macro_tile_n < 2 * n or macro_tile_n == 16", "most columns would not exist"),

@@ -18,8 +18,9 @@ MAX_EXPERTS = 4096
 MODES: Mapping[str, str] = {"float32": "float32", "float16": "float16", "int8": "float32"}
 """The numeric modes, each with the type in which activations and outputs are stored.
 
-Both float modes compute in float32, but in float16 kernels may add up the products of 32 weights in half precision. In
-int8, the float32 activations are quantised on the way, 32 with one scale, and multiplied as integers.
+Both float modes compute in float32, but in float16 kernels may add up the products of 32 weights in half precision, or
+round weights to it. In int8, the float32 activations are quantised on the way, 32 with one scale, and multiplied as
+integers.
 """
 
 STORED_BYTES = by_value("mode", {mode: NUMBER_TYPES[stored].size_bytes for mode, stored in MODES.items()})

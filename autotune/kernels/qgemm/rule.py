@@ -20,8 +20,8 @@ _IN_HALF = by_format(lambda f: int(not (f.has_zero_points or f.name in ("q4_k", 
 _IS_HEAVY = by_format(lambda f: int(f.has_zero_points or f.name in ("q4_k", "q6_k", "mxfp4")))
 """Formats whose quants and scales take more work than a nibble and a scale for 32 of them."""
 ESTIMATE = Expression(
-    "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and is_whole != (mode != 'int8')"
-    " and is_byte != (weights != 'q8_0') and is_float16 != (mode != 'float16')"
+    "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and m * n <= most_outputs"
+    " and is_whole != (mode != 'int8') and is_byte != (weights != 'q8_0') and is_float16 != (mode != 'float16')"
     f" and is_half <= (mode == 'float16' and ({_IN_HALF}) == 1) and is_heavy <= ({_IS_HEAVY})"
     " and is_even <= (m % 256 == 0 and n % 8 == 0 and experts == 1)) - 1"
 )
@@ -31,8 +31,8 @@ likewise for weights of 8 bits, `is_float16` for activations of float16; `is_hal
 precision, `is_even` for those that spill where tiles are not whole."""
 
 _ANY = {
-    "least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2, "is_float16": 2, "is_half": 0,
-    "is_heavy": 0, "is_even": 0,
+    "least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "most_outputs": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2,
+    "is_float16": 2, "is_half": 0, "is_heavy": 0, "is_even": 0,
 }  # fmt: skip
 _FEW = 8
 """Columns up to which a product reads weights at the speed of memory."""
@@ -198,9 +198,14 @@ def _by_matrices(units: int) -> _Listed:
         yield many, {**alone, "least_m": 64 * units}
         few = _matrix_rows(4, 16, 2, columns, reading="ahead", x_storage="local", w_loads="cached")
         yield few, {**alone, "least_m": 24 * units}
+    # What a sub-group reads ahead fits the registers but of heavy formats with more columns than four.
+    for columns, slices, reading, meant in (
+        (4, 16, "ahead", {"is_heavy": 1}), (8, 16, "now", {"is_heavy": 1}), (4, 16, "now", {}),
+        (8, 16, "ahead", {"is_float16": 1}), (8, 8, "ahead", {}), (8, 16, "now", {}),
+    ):  # fmt: skip
+        many = _matrix_rows(8, slices, 1, columns, reading=reading, x_storage="buffer", w_loads="streamed")
+        yield many, {"most_n": columns, "is_whole": 0, "least_m": 64 * units, **meant}
     for columns in (4, 8):
-        many = _matrix_rows(8, 16, 1, columns, reading="now", x_storage="buffer", w_loads="streamed")
-        yield many, {"most_n": columns, "is_whole": 0, "least_m": 64 * units}
         # For one column of few rows lanes that share rows were as fast.
         for slices, wanted in ((16, {**alone, "least_m": 24 * units}), (8, {"least_n": 2}), (1, {"least_n": 2})):
             few = _matrix_rows(4, slices, 1, columns, reading="now", x_storage="buffer", w_loads="cached")
@@ -209,20 +214,26 @@ def _by_matrices(units: int) -> _Listed:
 
 def _tiles_by_matrices(units: int) -> _Listed:
     """Yield tiles for many columns; those for fewer share out k to fill the device."""
-    halves = {"least_m": 8 * units, "least_n": 1024, "is_float16": 1}
-    few, alone = ((8, 64), (4, 64), (2, 64), (1, 64), (1, 32)), ((1, 64), (1, 32))
-    tiles: tuple[tuple[int, int, int, int, tuple[tuple[int, int], ...], Numbers], ...] = (
-        (128, 128, 64, 64, alone, halves),
-        (128, 64, 32, 64, ((1, 128),), {"least_n": 49, "is_whole": 1}),
-        (128, 64, 32, 64, alone, {"least_n": 49}),
-        (64, 32, 16, 32, few, {"least_n": 17}),
-        (64, 16, 16, 16, few, {"least_n": _FEW + 1}),
+    halves = {"least_n": 49, "is_float16": 1}
+    few = tuple((parts, 64, 2) for parts in (8, 4, 2, 1))
+    alone = ((1, 64, 2), (1, 32, 2))
+    tiles: tuple[tuple[int, int, int, int, str, tuple[tuple[int, int, int], ...], Numbers], ...] = (
+        *(  # shared out where there is less than a work-group for each compute unit, of two that it has room for
+            (128, 64, 32, 64, "weights", ((parts, 128, 3),), {**halves, "most_outputs": 128 * 64 * units * 2 // parts})
+            for parts in (4, 2)
+        ),
+        (128, 64, 32, 64, "weights", ((1, 128, 3), (1, 64, 3), (1, 32, 3)), halves),
+        (128, 128, 64, 64, "sums", alone, {"least_m": 8 * units, "least_n": 1024, "is_float16": 1}),
+        (128, 64, 32, 64, "sums", ((1, 128, 2),), {"least_n": 49, "is_whole": 1}),
+        (128, 64, 32, 64, "sums", alone, {"least_n": 49}),
+        (64, 32, 16, 32, "sums", (*few, (1, 32, 2)), {"least_n": 17}),
+        (64, 16, 16, 16, "sums", (*few, (1, 32, 2)), {"least_n": _FEW + 1}),
     )
-    for high, wide, sub_m, sub_n, shares, numbers in tiles:
-        for parts, depth in shares:
+    for high, wide, sub_m, sub_n, scaling, shares, numbers in tiles:
+        for parts, depth, stages in shares:
             tile = Configuration.of(
                 "matrix_tile", macro_tile_m=high, macro_tile_n=wide, sub_group_tile_m=sub_m, sub_group_tile_n=sub_n,
-                tile_k=depth, stages=2, read_ahead=1, split_k=parts,
+                tile_k=depth, stages=stages, read_ahead=1, split_k=parts, scaling=scaling,
             )  # fmt: skip
             yield tile, numbers
 
