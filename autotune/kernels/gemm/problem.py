@@ -269,13 +269,8 @@ class GemmProblem(Problem):
                 raise ProblemError(f"{wrong.message}: {word[:40]!r} repeats or contradicts a word before it")
             said_before |= {said} if number > 2 else set()
             if number < 3:
-<<<<<<< HEAD
                 values["mnk"[number]] = whole_number(word, wrong)
-            elif word in ("nn", "nt", "tn", "tt"):
-=======
-                values["mnk"[number]] = _whole_number(word, wrong)
             elif said == "layout":
->>>>>>> h/f1
                 values["trans_a"], values["trans_b"] = int(word[0] == "t"), int(word[1] == "t")
             elif word in MODES:
                 values["mode"] = word
