@@ -387,7 +387,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AutotuneError], str]] = {
     "overwritten": (overwrite, NotADatabaseError, "is damaged"),
     "text": (lambda path: path.write_text("hello " * 50), NotADatabaseError, "neither a database nor"),
     "bytes": (lambda path: path.write_bytes(bytes(range(128, 256))), NotADatabaseError, "neither a database nor"),
-    "nothing": (lambda path: path.write_bytes(b""), NotADatabaseError, "neither a database nor"),
+    "nothing": (lambda path: path.write_bytes(b""), TableError, "there is no table"),
     "header only": (lambda path: path.write_bytes(b"SQLite format 3\0" * 2), NotADatabaseError, "is damaged"),
     "newer": (execute("UPDATE alembic_version SET version_num = '9999'"), NewerSchemaError, "schema 9999"),
     "another program": (execute("PRAGMA application_id = 7"), NotADatabaseError, "another program"),
