@@ -2,6 +2,7 @@
 
 import ctypes
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import factories
 import transpose_family
 from autotune.cli import main
 from autotune.device.opencl import Session
+from autotune.display import progress
 from autotune.errors import DeviceSelectionError, TableError, UsageError
 from autotune.export import c_header, c_package, export_package, export_table
 from autotune.export.c_family import FamilyInC
@@ -788,10 +790,14 @@ def spoilt(family: Any, configuration: Configuration, plan: Plan) -> str:
 # The command
 
 
-def test_the_command_writes_the_folder(tuned: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_folder(
+    tuned: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     export = ["export", "--format", "c", "--db", tuned.location]
+    monkeypatch.setattr(progress, "PLAIN_LINE_EVERY_S", 0.0)
     assert main([*export, "--device", "mali-g610", "--family", "gemm", "--kernels", str(tmp_path / "c")]) == 0
-    assert "wrote" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert re.search(r"gemm: 3 of \d+ configurations rendered\n", said) and "wrote" in said
     names = {path.name for path in (tmp_path / "c").iterdir()}
     assert {"autotune.h", "autotune.c", "main.c", "autotune_gemm.h", "autotune_kernels.h"} <= names
     assert "autotune_reduce.h" not in names

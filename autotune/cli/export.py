@@ -4,7 +4,8 @@ import argparse
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,9 @@ def export_command(options: argparse.Namespace) -> int:
         if form.has_folder:
             _tell_left_out(store, slug, families)
         if options.kernels:
-            kept = export_package(store, slug, families, options.kernels, also=options.also, force=options.force)
+            kept = export_package(
+                store, slug, families, options.kernels, also=options.also, force=options.force, told=_now_and_then()
+            )
             for name in kept:
                 tell(f"left {options.kernels / name} as it is: it was changed")
         elif not form.writer:
@@ -77,6 +80,21 @@ def export_command(options: argparse.Namespace) -> int:
     if options.kernels or options.output:
         tell(f"wrote {options.kernels or options.output}")
     return 0
+
+
+def _now_and_then() -> Callable[[str, int, int], None]:
+    """Return a listener that tells every ten seconds how far the rendering of kernels has come."""
+    from autotune.display.progress import PLAIN_LINE_EVERY_S
+
+    said = time.monotonic()
+
+    def told(family: str, done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= PLAIN_LINE_EVERY_S:
+            said = time.monotonic()
+            tell(f"{family}: {done} of {total} configurations rendered")
+
+    return told
 
 
 def _write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> None:

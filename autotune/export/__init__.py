@@ -3,7 +3,7 @@
 This file holds the public functions, which load the writers only when they are needed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,10 +56,12 @@ def export_package(
     *,
     also: Sequence[str] = (),
     force: bool = False,
+    told: Callable[[str, int, int], object] = lambda _family, _done, _total: None,
 ) -> list[str]:
     """Write a folder of C99 code that looks up and runs the kernels of some families, of one device or of all.
 
     `also` lists slugs of devices without measurements; their answers come from their relatives and the default rule.
+    `told` hears of each family how many of its configurations are rendered, and how many there are.
     Returns the names of files that were left alone because the user has changed them.
     Raises DeviceSelectionError; UsageError for a family without a library in C and, unless `force`, for files that no
     export has written; TableError; StoreError.
@@ -76,7 +78,7 @@ def export_package(
         known = {table.device.slug for table in there}
         there += [DeviceTable(device=guess(slug), winners=()) for slug in dict.fromkeys(also) if slug not in known]
         tables[family] = sorted(there, key=lambda table: table.device.slug)
-    return write_package(folder, package_files(tables), force=force)
+    return write_package(folder, package_files(tables, told), force=force)
 
 
 def _check_stored(store: "Store", device_slug: str | None) -> None:

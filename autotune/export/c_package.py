@@ -7,7 +7,7 @@ sources for every variant of sizes.
 
 import re
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, chain
@@ -31,9 +31,16 @@ _LINES_OF_RUN = 12
 """Average number of lines in a run."""
 
 
-def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]:
+Told = Callable[[str, int, int], object]
+"""Listens to how many of a family's configurations are rendered: its name, that number, and their number."""
+
+
+def package_files(
+    tables: Mapping[str, Sequence[DeviceTable]], told: Told = lambda _family, _done, _total: None
+) -> dict[str, str]:
     """Return file contents by name, from the tables of each family, all with the same devices in the same order.
 
+    Large tables take minutes, of which `told` hears.
     Raises TableError, UsageError for a family that has no library in C.
     """
     names = sorted(tables)
@@ -45,7 +52,9 @@ def package_files(tables: Mapping[str, Sequence[DeviceTable]]) -> dict[str, str]
     files = {path.name: path.read_text(encoding="ascii") for path in sorted(library.glob("*.[ch]"))}
     files |= {f"autotune_{name}.h": write_c(tables[name], name) for name in names}
     pool = SourcePool()
-    families = [_Family(FamilyInC(find_family(name)), list(map(plain_part, tables[name])), pool) for name in names]
+    families = [
+        _Family(FamilyInC(find_family(name)), list(map(plain_part, tables[name])), pool, told) for name in names
+    ]
     if len(pool.sources) >= _NO_SOURCE:
         raise TableError(
             f"a package may have {_NO_SOURCE - 1} kernel sources, not {len(pool.sources)}",
@@ -141,7 +150,7 @@ class _Kernel:
 class _Family:
     """Every configuration of a family that a lookup of the package may return, with its sources."""
 
-    def __init__(self, c: FamilyInC, tables: Sequence[DeviceTable], pool: SourcePool) -> None:
+    def __init__(self, c: FamilyInC, tables: Sequence[DeviceTable], pool: SourcePool, told: Told) -> None:
         self.c = c
         self.name = c.family.name
         self._pool = pool
@@ -149,12 +158,12 @@ class _Family:
         self.planners = [(identifier(a.name), AlgorithmPlanner(c, a).body()) for a in c.family.algorithms]
         examples = [c.plain, *(winner.problem for table in tables for winner in table.winners)]
         kinds = list({example.kind: example for example in examples}.values())
-        self.kernels = [
-            kernel
-            for configuration in self._configurations(tables)
-            for example in kinds
-            for kernel in self._kernel(configuration, example)
-        ]
+        self.kernels: list[_Kernel] = []
+        configurations = self._configurations(tables)
+        for done, configuration in enumerate(configurations):
+            told(self.name, done, len(configurations))
+            for example in kinds:
+                self.kernels += self._kernel(configuration, example)
 
     def _configurations(self, tables: Sequence[DeviceTable]) -> list[Configuration]:
         """Return the configurations without duplicates, the plainest first."""
