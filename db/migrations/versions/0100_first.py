@@ -1,4 +1,7 @@
-"""The first released schema. Numbers below this one were used during development; such databases are refused."""
+"""The first released schema. Numbers below this one were used during development; such databases are refused.
+
+0101 was used as well, and withdrawn: the next one is 0102, or such databases would be taken for current.
+"""
 
 import sqlalchemy as sa
 from alembic import op
