@@ -123,10 +123,13 @@ def append_at_once(path: Path, data: bytes, most_bytes: float = inf) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file that readers see as it was or complete. Raises OSError.
 
-    A link stays, and what it points to is replaced; a pipe or a device, such as /dev/stdout, is written to.
+    A link stays, and what it points to is replaced; a pipe or a device is written to. So is what /dev/stdout is, behind
+    what it holds, even if that is a file.
     """
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        path.write_bytes(data)
+    is_open_elsewhere = str(path.absolute()).startswith(("/dev/std", "/dev/fd/", "/proc/"))
+    if is_open_elsewhere or (path.exists() and not (path.is_file() or path.is_dir())):
+        with path.open("ab") as file:
+            file.write(data)
         return
     path = Path(os.path.realpath(path))
     draft = path.with_name(f".{path.name}.{os.getpid()}")

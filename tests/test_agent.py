@@ -149,6 +149,9 @@ def test_a_number_that_its_type_does_not_hold_is_not_sent() -> None:
     assert _value(3, np.int32, 7).endswith(np.int32(7).tobytes())
     with pytest.raises(LaunchError, match="a scalar argument would be 3700000000, which int32 does not hold"):
         _value(3, np.int32, 3_700_000_000)
+    for number in (np.float64(5e9), np.int64(5_000_000_000), float("nan")):
+        with pytest.raises(LaunchError, match="which int32 does not hold"):
+            _value(3, np.int32, number)
 
 
 @pytest.mark.parametrize(

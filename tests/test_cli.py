@@ -306,6 +306,8 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         (("lookup", "--device", "adreno", "1,2,3", "nn", "nt"), "'nt' repeats or contradicts a word before it"),
         (("lookup", "--device", "adreno", "1,2,3", "int8", "float16"), "'float16' repeats or contradicts"),
         (("lookup", "--device", "adreno", "1,2,3", "batch=2", "batch=3"), "'batch=3' repeats or contradicts"),
+        (("lookup", "--device", "adreno", "1,2,3", "tn", "trans_a=0"), "'trans_a=0' repeats or contradicts"),
+        (("compile", "--device", "adreno", "--family", "qgemm", "--shape", "64,1,64 q4_0 q8_0"), "'q8_0' repeats or"),
         (("lookup", "--device", "adreno", "1", "2"), "'1,2' is not a shape (write M,N,K"),
         (("lookup", "--device", "adreno", "1,2,3", "up"), "'1,2,3,up' is not a shape"),
         (("lookup", "--device", "adreno", ""), "'' is not a shape"),
@@ -451,6 +453,9 @@ def test_pipes_and_devices_are_written_to_and_links_stay(tmp_path: Path) -> None
     with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
         write(pipe, "text")
         assert (pipe.is_fifo(), reader.read()) == (True, "text")
+    with target.open("a") as log:  # as a shell opens what >> names
+        write(Path(f"/dev/fd/{log.fileno()}"), "er")
+    assert target.read_text() == "newer"
 
 
 INSTALL = 'in the checkout of autotune: pip install ".[%s]"'

@@ -177,6 +177,8 @@ def test_the_next_kernel_has_no_part_in_one_of_a_single_line(tmp_path: Path) -> 
         "".join(f"#define K{i} kernel\n" for i in range(5000)) + f"kernel void k{ARGUMENTS} {BODY}",
         "(" * 100_000 + f";kernel void k{ARGUMENTS} {BODY}",
         f"kernel void k{ARGUMENTS} {{ " + "(global float *)" * 6000 + "}",
+        f"kernel void k{ARGUMENTS} {{ " + "vstore( " * 8000 + "}",
+        f"kernel void k{ARGUMENTS} {{ " + "".join(f"f{i}(1); " for i in range(8000)) + "}",
     ],
 )
 def test_a_source_that_is_made_to_hang_is_read_in_seconds(tmp_path: Path, text: str) -> None:

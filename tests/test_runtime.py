@@ -216,6 +216,15 @@ def test_buffers_with_a_problem(gemm: Gemm) -> None:
         gemm(*memory, problem=replace(problem, ldc=100, stride_c=0))
 
 
+def test_a_bound_call_gives_an_image_back_to_the_host_every_time(gemm: Gemm) -> None:
+    a, b = matrix(9, 20), gemm.allocate((20, 13), np.float32, image=True)
+    b[...] = matrix(20, 13)
+    call = gemm.bind(cla.to_device(gemm.queue, a), gemm.prepare(b), cla.zeros(gemm.queue, (9, 13), np.float32))
+    for _ in range(2):
+        assert np.array_equal(call().get(), product(a, b))
+    assert call._call is None  # kept launches would leave the image with the device
+
+
 def test_a_bound_call_repeats(gemm: Gemm) -> None:
     a, b = matrix(9, 20), matrix(20, 13)
     on_a, on_b = cla.to_device(gemm.queue, a), cla.to_device(gemm.queue, b)

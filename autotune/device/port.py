@@ -37,8 +37,8 @@ NO_SCALARS: Mapping[str, float] = MappingProxyType({})
 def scalar(kind: type[np.generic], value: float) -> np.generic:
     """Return a scalar argument. Raises LaunchError for a number that its type does not hold."""
     try:
-        return kind(value)
-    except OverflowError as error:
+        return kind(value.item() if isinstance(value, np.generic) else value)
+    except (OverflowError, ValueError) as error:
         raise LaunchError(f"a scalar argument would be {value}, which {kind.__name__} does not hold") from error
 
 

@@ -27,6 +27,8 @@ OF_LANGUAGE = re.compile(
 _LONGEST_BODY = 65536
 _MOST_HELPERS = 50
 """Functions of the source that are read with a kernel that calls them."""
+_MOST_CALLS = 200
+"""Names that look like calls, in one function, which are looked for in the source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +132,9 @@ def declared_arguments(text: str, body: str) -> Iterator[Argument]:
         # Through a pointer that is made from it, too.
         made = "|".join([name, *re.findall(rf"\*\s*(\w+)\s*=[^;=]*\b{name}\b[^;]*;", body)])
         written = rf"\b(?:{made})\s*\[[^;]*?\][.\w]*\s*[-+*/%&|^]?=(?!=)|[;{{}})]\s*\*[^;=]*\b(?:{made})\b[^;=]*=(?!=)"
-        stored = rf"\b(?:vstore\w*|atom\w*|write_image\w*)\s*\([^;]*\b(?:{made})\b"
+        stored = rf"\b(?:vstore\w*|atom\w*|write_image\w*)\s*\([^;]{{0,500}}\b(?:{made})\b"
         is_written = bool(re.search(f"{written}|{stored}", body))
-        updated = rf"\b(?:{made})\s*\[[^;=]*?\][.\w]*\s*[-+*/%&|^]=|\batom\w*\s*\([^;]*\b(?:{made})\b"
+        updated = rf"\b(?:{made})\s*\[[^;=]*?\][.\w]*\s*[-+*/%&|^]=|\batom\w*\s*\([^;]{{0,500}}\b(?:{made})\b"
         is_updated = bool(re.search(updated, body))
         yield Argument(name=name, type=kind, text=part, is_written=is_written, is_updated=is_updated)
 
@@ -144,7 +146,8 @@ def helpers(text: str, body: str) -> str:
     for _ in range(2):
         calls = dict.fromkeys(re.findall(r"\b([A-Za-z_]\w*)\s*\(", calling))
         calling = ""
-        for name in [name for name in calls if name not in found and not OF_LANGUAGE.fullmatch(name)]:
+        names = [name for name in calls if name not in found and not OF_LANGUAGE.fullmatch(name)]
+        for name in names[:_MOST_CALLS]:
             for call in re.finditer(rf"\b{name}\s*\(", text) if len(found) < _MOST_HELPERS else ():
                 brace = text.find("{", call.end(), call.end() + _LONGEST_HEAD)
                 if brace >= 0 and re.fullmatch(r"[^;{}]*\)\s*", text[call.end() : brace]):

@@ -53,7 +53,8 @@ class UsualWorkGroup:
                 for layer, p in enumerate(self._space.parameters[span.algorithm])
                 if p.name in work_items.names
             }
-            items = np.asarray(work_items({**self._environment, **named}), dtype=np.float64)
+            with np.errstate(divide="ignore", invalid="ignore"):  # of a launch that these values leave out
+                items = np.asarray(work_items({**self._environment, **named}), dtype=np.float64)
             found[lines] = self.SLOWNESS * (np.log2(np.maximum(items, 1.0)) - self.LOG_ITEMS) ** 2
         return found
 

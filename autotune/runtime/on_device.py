@@ -55,7 +55,7 @@ class Bound:
         if foreign_arrays(self._engine.executor.port, self._values, request.arrays):
             return False
         return all(
-            (is_packed or operand.kind is not Kind.SHARED) if isinstance(value, Prepared) else operand.kind in RESIDENT
+            (is_packed and isinstance(value, Prepared)) or operand.kind in RESIDENT
             for operand, value in zip(request.operands, self._values, strict=True)
         )
 

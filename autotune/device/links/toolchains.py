@@ -189,12 +189,18 @@ def build_here() -> Path:
     if name is None:
         hint = f"install one of {', '.join(_OWN)}"
         raise DeviceSelectionError("there is no C compiler to build the agent with", hint=hint)
-    return _built(Target(name="here", machine=platform.machine(), clang=""), Compiler(name=name, compile=(name,)))
+    machine = platform.machine()
+    return _built(
+        Target(name=f"here-{machine}", machine=machine, clang=""),
+        Compiler(name=name, compile=(name,)),
+    )
 
 
 def _built(target: Target, compiler: Compiler) -> Path:
     stamp = "\0".join((source_digest(), target.name, compiler.name, *compiler.compile, *compiler.link, *compiler.flags))
     program = user_cache_folder() / "agents" / f"{target.name}-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
+    if program.exists():  # also in a folder that is read-only
+        return program
     program.parent.mkdir(parents=True, exist_ok=True)
     with locked(program):
         if not program.exists():

@@ -264,13 +264,14 @@ class GemmProblem(Problem):
         said_before: set[str] = set()
         for number, word in enumerate(words):
             name, equals, digits = word.partition("=")
-            said = "layout" if word in ("nn", "nt", "tn", "tt") else "mode" if word in MODES else name
-            if said in said_before and said != "constant":
+            is_layout = word in ("nn", "nt", "tn", "tt")
+            said = {"trans_a", "trans_b"} if is_layout else {"mode"} if word in MODES else {name} - {"constant"}
+            if said & said_before:
                 raise ProblemError(f"{wrong.message}: {word[:40]!r} repeats or contradicts a word before it")
-            said_before |= {said} if number > 2 else set()
+            said_before |= said if number > 2 else set()
             if number < 3:
                 values["mnk"[number]] = whole_number(word, wrong)
-            elif said == "layout":
+            elif is_layout:
                 values["trans_a"], values["trans_b"] = int(word[0] == "t"), int(word[1] == "t")
             elif word in MODES:
                 values["mode"] = word

@@ -169,6 +169,8 @@ class QGemmProblem(Problem):
         values: dict[str, Any] = {name: whole_number(word, wrong) for name, word in zip("mnk", words, strict=False)}
         for word in words[3:]:
             name, equals, digits = word.partition("=")
+            if {"weights" if word in FORMATS else "mode" if word in MODES else name} & values.keys():
+                raise ProblemError(f"{wrong.message}: {word[:40]!r} repeats or contradicts a word before it")
             if word in FORMATS:
                 values["weights"] = word
             elif word in MODES:
