@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,7 +150,8 @@ def test_a_number_that_its_type_does_not_hold_is_not_sent() -> None:
     assert _value(3, np.int32, 7).endswith(np.int32(7).tobytes())
     with pytest.raises(LaunchError, match="a scalar argument would be 3700000000, which int32 does not hold"):
         _value(3, np.int32, 3_700_000_000)
-    for number in (np.float64(5e9), np.int64(5_000_000_000), float("nan")):
+    numbers: list[Any] = [np.float64(5e9), np.int64(5_000_000_000), float("nan")]
+    for number in numbers:
         with pytest.raises(LaunchError, match="which int32 does not hold"):
             _value(3, np.int32, number)
 
