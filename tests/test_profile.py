@@ -221,6 +221,10 @@ def test_a_start_says_only_in_what_it_differs_from_the_first_of_its_algorithm() 
         ("[[starts.gemm]]\nalgorithm = 1", "starts.gemm[0]: a configuration needs an algorithm"),
         ("[[starts.gemm]]\nalgorithm = 'naive'\nunroll = 1.5", "starts.gemm[0]: parameter 'unroll'"),
         ("[[starts.gemm]]\nalgorithm = 'naive'\nunroll = true", "starts.gemm[0]: parameter 'unroll'"),
+        (
+            "[[starts.gemm]]\nalgorithm = 'naive'\n[[starts.gemm]]\nlike = 'naive'\nalgorithm = 'dot'",
+            "starts.gemm[1]: states an algorithm",
+        ),
         ("[[starts.gemm]]\nlike = 'naive'", "starts.gemm[0]: is like 'naive', of which there is none before it"),
         ("[[starts.gemm]]\nalgorithm = 'dot'\n[[starts.gemm]]\nlike = 1", "starts.gemm[1]: is like '1', of which"),
         ("[overrides]\ngemm = 3", "overrides.gemm: must be an object"),

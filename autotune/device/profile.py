@@ -153,6 +153,8 @@ def _read_starts(node: Node) -> _Starts:
         values = {name: member.value for name, member in start.members().items()}
         if "like" in values:
             like = values.pop("like")
+            if "algorithm" in values:
+                raise start.wrong("states an algorithm, which is that of the start it is like")
             first = next((one for one in found if one.algorithm == like), None)
             if first is None:
                 raise start.wrong(f"is like {str(like)[:80]!r}, of which there is none before it")
