@@ -271,7 +271,7 @@ def test_devices_tells_of_each_phone_what_it_lacks(server: FakeAdb, echo: Path, 
     told = run(["devices", "--no-clocks"]).out
     assert "adb:FAKE1  Fake 1: not ready: the phone FAKE1 is not authorised (unlock it" in told
     assert "adb:FAKE2  Fake 1: not ready: no device can be used through adb:FAKE2" in told
-    assert "programs for mips only" in told
+    assert "programs for mips only" in told, told
 
 
 def test_worker_offers_every_phone(server: FakeAdb) -> None:
