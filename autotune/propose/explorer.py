@@ -29,8 +29,9 @@ class Explorer:
     """Complete trials needed before the model is used, plus one per further algorithm: it beats chance that soon."""
     FIRST_ATTEMPTS = 24
     """After this many trials, including failed ones, LEAST_TRIALS is enough for any number of algorithms."""
-    SPREAD = 64
-    """Without a model, a trial is the one of this many random rows farthest from earlier ones, to cover the space."""
+    DRAWN, LIKELY = 64, 2
+    """Without a model, a trial is one of DRAWN random rows: of the LIKELY ones that are likeliest to work, the farthest
+    from earlier trials. The farthest of many would lie in the corners of the space, where hardly any row is fast."""
     CANDIDATES = 768
     """Random rows ranked at each proposal, besides the neighbours of the best."""
     WORTHWHILE = 0.02
@@ -174,21 +175,22 @@ class Explorer:
     def _first(self, known: Observations, taken: set[int]) -> int:
         """Return a row chosen without a model of the times.
 
-        Of some random rows of the algorithm least tried for its size, it has the largest squared distance from the
-        rows tried, weighted with the probability that it works.
+        Of some random rows of the algorithm least tried for its size, it is among those that are likeliest to work the
+        one farthest from the rows tried.
         """
         shares = []
         for span in self._space.spans:
             tried = sum(span.first <= row < span.first + span.count for row in taken)
             shares.append((tried + 1) / math.log2(2 + span.count) if tried < span.count else math.inf)
         span = self._space.spans[shares.index(min(shares))]
-        drawn = _untaken(self._rng.integers(span.first, span.first + span.count, self.SPREAD), taken)
+        drawn = _untaken(self._rng.integers(span.first, span.first + span.count, self.DRAWN), taken)
         if not len(drawn):
             drawn = _untaken(np.arange(span.first, span.first + span.count), taken)
         if not taken:
             return int(drawn[0])
         works = chances(self._fit_failures(known), self._features.of(drawn))
-        return int(drawn[np.argmax(works * self._squared_distances(drawn, taken))])
+        likely = drawn[np.argsort(-works, kind="stable")[: self.LIKELY]]
+        return int(likely[np.argmax(self._squared_distances(likely, taken))])
 
     def _squared_distances(self, rows: Rows, taken: set[int]) -> Array:
         """Return each row's squared distance to the nearest taken row, with the prior mean of the feature weights."""

@@ -68,7 +68,7 @@ class GaussianProcess:
         kernel = (1.0 + self._root + self._root**2 / 3.0) * self._decay
         kernel[np.diag_indices(len(kernel))] += math.exp(self.at.log_noise) + self.JITTER
         factor = np.linalg.cholesky(kernel)
-        self._inverse = np.linalg.inv(factor)
+        self._inverse = _inverse_of_lower(factor)
         self._conclude(2.0 * float(np.log(np.diag(factor)).sum()))
 
     @property
@@ -110,7 +110,7 @@ class GaussianProcess:
         own[np.diag_indices(len(own))] += math.exp(self.at.log_noise) + self.JITTER
         side = cross @ before._inverse.T
         corner = np.linalg.cholesky(own - side @ side.T)
-        corner_inverse = np.linalg.inv(corner)
+        corner_inverse = _inverse_of_lower(corner)
         size = len(before._inverse)
         self._inverse = np.zeros((size + len(more), size + len(more)))
         self._inverse[:size, :size] = before._inverse
@@ -182,6 +182,19 @@ def _distances(a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
     squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1)[None, :] - 2.0 * (a @ b.T)
     root = np.sqrt(5.0 * np.maximum(squares, 0.0))
     return root, np.exp(-root)
+
+
+def _inverse_of_lower(factor: Array) -> Array:
+    """Return the inverse of a lower triangular matrix, by halves: several times as fast as NumPy's of any matrix."""
+    size = len(factor)
+    if size <= 48:
+        return np.linalg.inv(factor)
+    half = size // 2
+    inverse = np.zeros_like(factor)
+    inverse[:half, :half] = _inverse_of_lower(factor[:half, :half])
+    inverse[half:, half:] = _inverse_of_lower(factor[half:, half:])
+    inverse[half:, :half] = -inverse[half:, half:] @ (factor[half:, :half] @ inverse[:half, :half])
+    return inverse
 
 
 def _matern(a: Matrix, b: Matrix) -> Array:
