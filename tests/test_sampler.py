@@ -243,8 +243,8 @@ def test_the_first_trials_are_spread_over_the_space() -> None:
         return float(np.sort(distances, axis=1)[:, 1].mean())
 
     drawn = [nearest(np.random.default_rng(seed).choice(len(space), 8, replace=False)) for seed in range(20)]
-    proposed = [nearest(asked_rows(ModelProposer(space, seed), 8)) for seed in range(3)]
-    assert min(proposed) > np.median(drawn)
+    proposed = [nearest(asked_rows(ModelProposer(space, seed), 8)) for seed in range(20)]
+    assert np.mean(proposed) > 1.05 * np.mean(drawn)
 
 
 def test_a_model_is_asked_after_few_trials_and_one_more_for_each_algorithm() -> None:
