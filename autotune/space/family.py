@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -251,6 +252,26 @@ class KernelFamily(ABC):
                 known = ", ".join(map(str, parameter.values))
                 found.append(f"{name}={repr(given[name])[:40]} is not among {known}")
         return found
+
+
+class BuiltInFamily(KernelFamily):
+    """A family of this package: it has a formula for plans, and a module `reference` with a `Case` named after it."""
+
+    c_export: ClassVar[CExport]
+    shapes_to_check: ClassVar[tuple[str, ...]] = ()
+    """The examples, as people write them."""
+
+    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
+        return self.c_export.plan.plan(problem, configuration)
+
+    def examples(self) -> tuple[Problem, ...]:
+        return tuple(map(self.problem_type.parse, self.shapes_to_check))
+
+    def make_case(self, problem: Problem, seed: int) -> "Case":
+        assert isinstance(problem, self.problem_type)
+        module = import_module(f"autotune.kernels.{self.name}.reference")  # loads NumPy, which lookups do not need
+        case: Case = getattr(module, f"{type(self).__name__}Case")(problem, seed)
+        return case
 
 
 def _texts_in(folder: Path) -> dict[str, str]:

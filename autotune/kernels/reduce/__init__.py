@@ -22,9 +22,8 @@ from autotune.kernels.reduce.problem import BYTES_MOVED, DTYPES, EXAMPLES, OPERA
 from autotune.kernels.reduce.rule import ESTIMATE, by_rule, candidates
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
-from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.space.family import Case, CExport, KernelFamily
+from autotune.space.family import BuiltInFamily, CExport
 
 __all__ = ["FAMILY", "Reduce", "ReduceProblem"]
 
@@ -51,7 +50,7 @@ _C_EXPORT = CExport(
 )
 
 
-class Reduce(KernelFamily):
+class Reduce(BuiltInFamily):
     """The reduce family; see the module's docstring."""
 
     name = "reduce"
@@ -61,9 +60,6 @@ class Reduce(KernelFamily):
     algorithms = ALGORITHMS
     baseline = Configuration.of("serial", work_group_size=0, vector_width=1, unroll=1, loads="vload")
     c_export = _C_EXPORT
-
-    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
-        return PLAN.plan(problem, configuration)
 
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
@@ -76,12 +72,6 @@ class Reduce(KernelFamily):
 
     def examples(self) -> tuple[Problem, ...]:
         return EXAMPLES
-
-    def make_case(self, problem: Problem, seed: int) -> Case:
-        from autotune.kernels.reduce.reference import ReduceCase  # loads NumPy, which lookups do not need
-
-        assert isinstance(problem, ReduceProblem)
-        return ReduceCase(problem, seed)
 
 
 FAMILY = Reduce()

@@ -28,9 +28,8 @@ from autotune.kernels.rows.problem import (
 from autotune.kernels.rows.rule import ESTIMATE, by_rule, candidates
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
-from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.space.family import Case, CExport, KernelFamily
+from autotune.space.family import BuiltInFamily, CExport
 
 __all__ = ["FAMILY", "Rows", "RowsProblem"]
 
@@ -69,7 +68,7 @@ _C_EXPORT = CExport(
 )
 
 
-class Rows(KernelFamily):
+class Rows(BuiltInFamily):
     """The family of row operations; see the module's docstring."""
 
     name = "rows"
@@ -79,9 +78,7 @@ class Rows(KernelFamily):
     algorithms = ALGORITHMS
     baseline = BASELINE
     c_export = _C_EXPORT
-
-    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
-        return PLAN.plan(problem, configuration)
+    shapes_to_check = EXAMPLES
 
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
@@ -90,15 +87,6 @@ class Rows(KernelFamily):
         assert isinstance(problem, RowsProblem)
         wanted = [*starts, *by_rule(problem, limits)]
         return (c for c in wanted if not self.violations(problem, c, limits))
-
-    def examples(self) -> tuple[Problem, ...]:
-        return tuple(RowsProblem.parse(text) for text in EXAMPLES)
-
-    def make_case(self, problem: Problem, seed: int) -> Case:
-        from autotune.kernels.rows.reference import RowsCase  # loads NumPy, which lookups do not need
-
-        assert isinstance(problem, RowsProblem)
-        return RowsCase(problem, seed)
 
 
 FAMILY = Rows()
