@@ -143,7 +143,8 @@ class WinnerLedger(Transactions):
     @writes
     def record_winner(self, session: Session, winner: Winner) -> None:
         """Add a decision; the view decides which one is current. Raises StoreError for an unknown device."""
-        _require_device(session, winner.device)
+        if session.scalars(select(DeviceRow.id).where(DeviceRow.slug == winner.device).limit(1)).first() is None:
+            raise _unknown_device(winner.device)
         session.add(winner_row(winner, problem_id(session, winner.problem)))
 
     def best(self, device_slug: str | None = None, family: str | None = None) -> list[Winner]:
@@ -227,11 +228,6 @@ def _to_winner(row: Any) -> Winner:
     """Return the winner of a row of the view."""
     provenance = value_of(Provenance, row)
     return value_of(Winner, row, problem=to_problem(row.family, row.spec), provenance=provenance)
-
-
-def _require_device(session: Session, slug: str) -> None:
-    if session.scalars(select(DeviceRow.id).where(DeviceRow.slug == slug).limit(1)).first() is None:
-        raise _unknown_device(slug)
 
 
 def _unknown_device(slug: str) -> StoreError:
