@@ -176,6 +176,11 @@ def aligned(rows: str) -> Constraint:
     return constraint("aligned_rows", f"loads == 'vload' or {rows}", "rows do not start at aligned addresses")
 
 
+SPLIT_LEAVES_WORK = constraint(
+    "split_leaves_work",
+    "split_k == 1 or (k >= 4 * split_k * tile_k and batch * m * n * split_k <= 33554432)",
+    "each part of k holds at least four tiles, and the parts of C fit 128 MiB",
+)
 _OUTPUTS_TO_DO = rows_to_do("work_group_m - 1 < m"), columns_to_do("work_group_n - 1 < n")
 _ALIGNMENT_MATTERS = constraint(
     "alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"

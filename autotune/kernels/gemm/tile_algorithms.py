@@ -18,6 +18,7 @@ from autotune.kernels.gemm.algorithms import (
     REGISTER_ALLOCATION,
     REGISTER_CAP,
     ROW,
+    SPLIT_LEAVES_WORK,
     WAVE_SIZE,
     WHOLE_NUMBERS,
     WORK_GROUP,
@@ -297,11 +298,7 @@ LOCAL_TILE = Algorithm(
             "edges == 'guard' or lda % 4 != 0 or ldb % 4 != 0 or n % 4 != 0 or integer_dot != 'off'",
             "rows are aligned as they are",
         ),
-        constraint(
-            "split_leaves_work",
-            "split_k == 1 or (k >= 4 * split_k * tile_k and batch * m * n * split_k <= 33554432)",
-            "each part of k holds at least four tiles, and the parts of C fit 128 MiB",
-        ),
+        SPLIT_LEAVES_WORK,
         constraint(
             "split_fills_device",
             "split_k == 1 or (batch * m * n * split_k) // (work_group_m * micro_tile_m * work_group_n * micro_tile_n) "

@@ -16,6 +16,7 @@ _DECODE = parameter(
 )
 _WAVE_SIZE = parameter("wave_size", ("any", "half", "full"), "how many work-items Adreno runs in step")
 _RELAXED_MATH = parameter("relaxed_math", ("off", "on"), "-cl-fast-relaxed-math")
+_OF_SUMS = (_DECODE, _MULTIPLY_ADD, _INTEGER_DOT, _WAVE_SIZE, _RELAXED_MATH)
 
 
 def _packed_words(*values: int) -> Parameter:
@@ -65,11 +66,7 @@ _SHARED_ROWS = Algorithm(
         parameter("sums", ("scalar", "vector"), "sums of a lane: one number, or a vector added up in the end"),
         parameter("join", ("tree", "shuffle", "sub_group"), "how lanes join their sums"),
         parameter("standard", ("none", "CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested"),
-        _DECODE,
-        _MULTIPLY_ADD,
-        _INTEGER_DOT,
-        _WAVE_SIZE,
-        _RELAXED_MATH,
+        *_OF_SUMS,
     ),
     constraints=(
         *_COMMON,
@@ -153,11 +150,7 @@ _OWN_ROWS = Algorithm(
             "what the products of a unit of 32 weights are added up in",
             neutral="float32",
         ),
-        _DECODE,
-        _MULTIPLY_ADD,
-        _INTEGER_DOT,
-        _WAVE_SIZE,
-        _RELAXED_MATH,
+        *_OF_SUMS,
     ),
     constraints=(
         *_COMMON,
