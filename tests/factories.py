@@ -3,7 +3,8 @@
 import random
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -28,6 +29,9 @@ from autotune.model.events import (
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from autotune.measure.measurer import Measurer
 
 
 def device(slug: str = "adreno-730", *, limits: DeviceLimits | None = None, **changes: Any) -> Device:
@@ -129,6 +133,26 @@ def spoil_sources(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str])
         return change(source)
 
     monkeypatch.setattr(autotune.measure.measurer, "render", spoiled)
+
+
+def find_wrong(
+    measurer: "Measurer",
+    monkeypatch: pytest.MonkeyPatch,
+    problem: Problem,
+    configuration: Configuration,
+    change: Callable[[str], str],
+    seeds: int = 3,
+    **changes: Any,
+) -> None:
+    """A kernel that is right as it is must be found wrong with every input once `change` has spoilt its source."""
+    job = partial(quick_job, "", problem, configuration, **changes)
+    measurer._built.clear()
+    assert measurer.measure(job(seed=1)).state is TrialState.COMPLETE
+    spoil_sources(monkeypatch, change)
+    measurer._built.clear()
+    states = [measurer.measure(job(seed=seed)).state for seed in range(seeds)]
+    measurer._built.clear()
+    assert states == [TrialState.WRONG_RESULT] * seeds
 
 
 class Printed(NamedTuple):

@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,13 +66,12 @@ def a_winner(problem: GemmProblem, configuration: Configuration = FAMILY.baselin
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
+def store(store: Store) -> Store:
     """A product that was tuned with B constant, and without."""
-    with Store.open(shutil.copy(empty_database, tmp_path / "tuned.sqlite")) as opened:
-        opened.add_device(DEVICE)
-        opened.record_winner(a_winner(PLAIN, GUARDED))
-        opened.record_winner(a_winner(CONSTANT, PADDED, 4e3))
-        yield opened
+    store.add_device(DEVICE)
+    store.record_winner(a_winner(PLAIN, GUARDED))
+    store.record_winner(a_winner(CONSTANT, PADDED, 4e3))
+    return store
 
 
 # The problem
