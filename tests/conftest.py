@@ -193,6 +193,15 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the invented compiler writes the hash of each source it is given."""
+    path = tmp_path / "log"
+    path.touch()
+    monkeypatch.setenv("BUILD_LOG", str(path))
+    return path
+
+
+@pytest.fixture
 def clock() -> Clock:
     """A clock for searches, which goes on only as tests say."""
     return Clock()

@@ -1,9 +1,11 @@
 """Values that many tests need: what a test does not care about is filled in."""
 
 import random
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -32,6 +34,11 @@ from autotune.space.search_space import SearchSpace
 
 if TYPE_CHECKING:
     from autotune.measure.measurer import Measurer
+
+
+def evil(part: str) -> tuple[str, str]:
+    """The command of a builder, prober or worker that misbehaves as it is asked."""
+    return sys.executable, str(Path(__file__).with_name(f"evil_{part}.py"))
 
 
 def device(slug: str = "adreno-730", *, limits: DeviceLimits | None = None, **changes: Any) -> Device:
