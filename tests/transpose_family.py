@@ -88,10 +88,6 @@ class TransposeProblem(Problem):
     def bytes_moved(self) -> int:
         return 8 * self.rows * self.columns
 
-    @property
-    def size_vector(self) -> tuple[int, ...]:
-        return (self.rows, self.columns)
-
     def resized(self, sizes: Sequence[int]) -> Self:
         rows, columns = sizes
         return type(self)(rows=rows, columns=columns)

@@ -260,6 +260,14 @@ class BuiltInFamily(KernelFamily):
     c_export: ClassVar[CExport]
     shapes_to_check: ClassVar[tuple[str, ...]] = ()
     """The examples, as people write them."""
+    by_rule: ClassVar[Callable[[Any, DeviceLimits], Iterable[Configuration]]]
+    """Returns what the rule of the family proposes for a problem, most promising first, valid or not."""
+
+    def candidates(
+        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
+    ) -> Iterator[Configuration]:
+        wanted = [*starts, *type(self).by_rule(problem, limits)]
+        return (c for c in wanted if not self.violations(problem, c, limits))
 
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
         return self.c_export.plan.plan(problem, configuration)

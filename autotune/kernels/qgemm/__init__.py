@@ -11,7 +11,7 @@ Sources: the formats are those of GGUF, of OCP's MX specification, and of GPTQ, 
 classic product of matrix and vector, `own_rows` follows what inference engines do on Adreno.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -29,7 +29,6 @@ from autotune.kernels.qgemm.problem import (
 )
 from autotune.kernels.qgemm.rule import ESTIMATE, by_rule, candidates
 from autotune.model.configuration import Configuration
-from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
 from autotune.space.family import BuiltInFamily, CExport
 
@@ -75,16 +74,9 @@ class QGemm(BuiltInFamily):
     baseline = Configuration.of("naive", relaxed_math="off")
     c_export = _C_EXPORT
     shapes_to_check = EXAMPLES
+    by_rule = staticmethod(by_rule)
     packing_parameters = ("layout", "packed_words")
     can_unpack = True
-
-    def candidates(
-        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
-    ) -> Iterator[Configuration]:
-        """Yield the valid starts, then the valid configurations of `by_rule`."""
-        assert isinstance(problem, QGemmProblem)
-        wanted = [*starts, *by_rule(problem, limits)]
-        return (c for c in wanted if not self.violations(problem, c, limits))
 
 
 FAMILY = QGemm()

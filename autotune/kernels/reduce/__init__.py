@@ -60,15 +60,14 @@ class Reduce(BuiltInFamily):
     algorithms = ALGORITHMS
     baseline = Configuration.of("serial", work_group_size=0, vector_width=1, unroll=1, loads="vload")
     c_export = _C_EXPORT
+    by_rule = staticmethod(by_rule)
 
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
     ) -> Iterator[Configuration]:
-        """Yield the valid starts, their valid variants in one launch, then the valid configurations of `by_rule`."""
-        assert isinstance(problem, ReduceProblem)
+        """Yield the starts' variants in one launch, too, before the configurations of `by_rule`."""
         in_one_launch = [variant for start in starts for variant in one_launch_variants(start, limits)]
-        wanted = [*starts, *in_one_launch, *by_rule(problem, limits)]
-        return (c for c in wanted if not self.violations(problem, c, limits))
+        return super().candidates(problem, limits, [*starts, *in_one_launch])
 
     def examples(self) -> tuple[Problem, ...]:
         return EXAMPLES

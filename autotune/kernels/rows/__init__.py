@@ -9,7 +9,7 @@ NaN reaches all that depends on it. Row offsets are 64 bits wide.
 and launches, and `reference.py` the verification. How work-items join what they found is shared with `reduce`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -27,7 +27,6 @@ from autotune.kernels.rows.problem import (
 )
 from autotune.kernels.rows.rule import ESTIMATE, by_rule, candidates
 from autotune.model.configuration import Configuration
-from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
 from autotune.space.family import BuiltInFamily, CExport
 
@@ -79,14 +78,7 @@ class Rows(BuiltInFamily):
     baseline = BASELINE
     c_export = _C_EXPORT
     shapes_to_check = EXAMPLES
-
-    def candidates(
-        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
-    ) -> Iterator[Configuration]:
-        """Yield the valid starts, then the valid configurations of `by_rule`."""
-        assert isinstance(problem, RowsProblem)
-        wanted = [*starts, *by_rule(problem, limits)]
-        return (c for c in wanted if not self.violations(problem, c, limits))
+    by_rule = staticmethod(by_rule)
 
 
 FAMILY = Rows()
