@@ -1,5 +1,6 @@
 """Values that many tests need: what a test does not care about is filled in."""
 
+import json
 import random
 import sys
 import threading
@@ -92,6 +93,13 @@ def random_configuration(device: Device, problem: Problem, numbers: random.Rando
     family = find_family(problem.family)
     space = SearchSpace(family, problem, device.limits, algorithms=[numbers.choice(family.algorithms).name])
     return space[numbers.randrange(len(space))] if len(space) else family.baseline
+
+
+def read_shape(problem_type: type[Problem], text: str) -> Problem:
+    """Parse a shape, which its label and its key must give back."""
+    problem = problem_type.parse(text)
+    assert problem_type.parse(problem.label) == problem == problem_type.from_dict(json.loads(problem.key))
+    return problem
 
 
 def quick_job(device: Device | str, problem: Problem, configuration: Configuration, **changes: Any) -> Job:

@@ -36,7 +36,7 @@ from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from factories import PHONE, device, spoil_sources, winner
+from factories import PHONE, device, read_shape, spoil_sources, winner
 
 PLAIN = GemmProblem(m=64, n=48, k=40)
 CONSTANT = replace(PLAIN, constant="b")
@@ -101,10 +101,9 @@ def test_plain_problems_keep_their_keys() -> None:
     ],
 )
 def test_a_shape_names_its_constant_operands(text: str, constant: str) -> None:
-    problem = GemmProblem.parse(text)
-    assert problem.constant == constant
+    problem = read_shape(GemmProblem, text)
+    assert isinstance(problem, GemmProblem) and problem.constant == constant
     assert [operand for operand in ("a", "b", "c", "") if problem.is_constant(operand)] == list(constant)
-    assert GemmProblem.parse(problem.label) == problem == GemmProblem.from_dict(json.loads(problem.key))
     assert problem.resized((4, 4, 4, 1)).constant == constant
 
 

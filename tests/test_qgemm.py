@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import math
 import random
 import re
@@ -30,7 +29,7 @@ from autotune.model.plan import Role
 from autotune.model.trial import Trial, TrialState
 from autotune.space.search_space import SearchSpace
 from autotune.testing import Sample, covering_sample
-from factories import LARGE_GPU, PHONE, PROCESSOR, find_wrong, quick_job, spoil_sources
+from factories import LARGE_GPU, PHONE, PROCESSOR, find_wrong, quick_job, read_shape, spoil_sources
 from test_gate import SPOILED_WORKER, Oclgrind
 from untraced import untraced
 
@@ -84,10 +83,7 @@ class TestProblem:
         ],
     )
     def test_is_read_from_text(self, text: str, label: str) -> None:
-        problem = QGemmProblem.parse(text)
-        assert problem.label == label
-        assert QGemmProblem.parse(problem.label) == problem
-        assert QGemmProblem.from_dict(json.loads(problem.key)) == problem
+        assert read_shape(QGemmProblem, text).label == label
 
     @pytest.mark.parametrize(
         "text",

@@ -31,7 +31,7 @@ from autotune.search import Budget, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker
-from factories import LARGE_GPU, PROCESSOR, find_wrong, quick_job, spoil_sources
+from factories import LARGE_GPU, PROCESSOR, find_wrong, quick_job, read_shape, spoil_sources
 from untraced import untraced
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -60,10 +60,7 @@ class TestProblem:
         ],
     )
     def test_is_read_from_text(self, text: str, label: str) -> None:
-        problem = ReduceProblem.parse(text)
-        assert problem.label == label
-        assert ReduceProblem.parse(problem.label) == problem
-        assert ReduceProblem.from_dict(json.loads(problem.key)) == problem
+        assert read_shape(ReduceProblem, text).label == label
 
     @pytest.mark.parametrize(
         "text",

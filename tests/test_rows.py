@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import math
 import random
 import re
@@ -30,7 +29,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import TrialState
 from autotune.runtime import Operation
 from autotune.space.search_space import SearchSpace
-from factories import LARGE_GPU, find_wrong, quick_job, spoil_sources
+from factories import LARGE_GPU, find_wrong, quick_job, read_shape, spoil_sources
 from test_reduce import DEVICES, PHONE, benchmarked, shuffle_through_local_memory, sub_groups_of_one
 from untraced import untraced
 
@@ -50,10 +49,7 @@ class TestProblem:
         ],
     )
     def test_is_read_from_text(self, text: str, label: str) -> None:
-        problem = RowsProblem.parse(text)
-        assert problem.label == label
-        assert RowsProblem.parse(problem.label) == problem
-        assert RowsProblem.from_dict(json.loads(problem.key)) == problem
+        assert read_shape(RowsProblem, text).label == label
 
     @pytest.mark.parametrize(
         "text",
