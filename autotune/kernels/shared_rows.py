@@ -1,7 +1,9 @@
 """What the families that go over the rows of an input, reduce and rows, declare alike."""
 
-from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Constraint, Parameter, constraint, parameter
+from autotune.space.family import Algorithm, Constraint, Parameter, constraint, features, parameter
+
+UNDER_WAY = "vector_width * unroll"
+"""Elements that a work-item has under way."""
 
 WORK_GROUP_FITS = constraint(
     "work_group_fits_device",
@@ -61,11 +63,6 @@ def work_group(*values: int) -> Parameter:
     return parameter("work_group_size", values, "work-items in a work-group; 0 leaves it to the driver")
 
 
-def features(*texts: str) -> tuple[Expression, ...]:
-    """Return the derived numbers of an algorithm, after the elements that a work-item has under way."""
-    return tuple(Expression(text) for text in ("vector_width * unroll", *texts))
-
-
 def row_algorithms(
     common: tuple[Constraint, ...],
     reading: tuple[Parameter, ...],
@@ -81,14 +78,14 @@ def row_algorithms(
     """
     groups = work_group(16, 32, 64, 128, 256, 512, 1024)
     in_group = (*common, *joined, *_SHARED_ROWS, *fits_group, LOCAL_MEMORY)
-    per_row = features("work_group_size // rows_per_group")
+    per_row = features(UNDER_WAY, "work_group_size // rows_per_group")
     return (
         Algorithm(
             name="serial",
             meaning="one row per work-item",
             parameters=(work_group(0, 1, 8, 32, 64, 128, 256), *reading),
             constraints=(*common, *_ROW_A_WORK_ITEM),
-            features=features(),
+            features=features(UNDER_WAY),
         ),
         Algorithm(
             name="local_tree",
@@ -109,6 +106,6 @@ def row_algorithms(
             meaning="one row per work-group or sub-group, joined by the device's sub-group reduction",
             parameters=(groups, _ROW_OF, *reading, *kept, _STANDARD),
             constraints=(*common, *joined, LOCAL_MEMORY, *_SUB_GROUPS, *fits_sub_group),
-            features=features(),
+            features=features(UNDER_WAY),
         ),
     )

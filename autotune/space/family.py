@@ -60,6 +60,10 @@ def constraint(name: str, condition: str, because: str) -> Constraint:
     return Constraint(name=name, condition=Expression(condition), because=because)
 
 
+def features(*texts: str) -> tuple[Expression, ...]:
+    return tuple(map(Expression, texts))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """One template of a family with its parameters, constraints and work sizes."""

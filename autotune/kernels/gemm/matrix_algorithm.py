@@ -10,8 +10,7 @@ from autotune.kernels.gemm.algorithms import (
     modes_where,
     rows_to_do,
 )
-from autotune.kernels.matrix_units import ITEMS, SUB_GROUP, SUB_GROUPS_TILE
-from autotune.space.expression import Expression
+from autotune.kernels.matrix_units import FEATURES, ITEMS, SUB_GROUP, SUB_GROUPS_TILE
 from autotune.space.family import Algorithm, constraint, parameter
 
 _REGISTERS_BESIDES = 64
@@ -104,10 +103,5 @@ MATRIX_TILE = Algorithm(
             "a long macro-tile reads more than it computes",
         ),
     ),
-    features=(
-        Expression(ITEMS),
-        Expression("sub_group_tile_m * sub_group_tile_n"),
-        Expression("macro_tile_m * macro_tile_n"),
-        Expression("stages * tile_k"),
-    ),
+    features=FEATURES,
 )

@@ -32,8 +32,7 @@ from autotune.kernels.gemm.algorithms import (
 )
 from autotune.kernels.gemm.matrix_algorithm import MATRIX_TILE
 from autotune.kernels.gemm.plan import MANY_PARTS
-from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Constraint, constraint, parameter
+from autotune.space.family import Algorithm, Constraint, constraint, features, parameter
 
 _STORAGE = "read {0} from its buffer, first copy it into an RGBA image, or read its buffer as an image"
 _VECTORS_FILL_TILE = constraint(
@@ -384,11 +383,7 @@ PANEL = Algorithm(
         constraint("step_within_k", "unroll < 2 * k", "one step is longer than k"),
         WHOLE_NUMBERS[1],
     ),
-    features=(
-        Expression("micro_tile_m * micro_tile_n"),
-        Expression("tiles_m * micro_tile_m"),
-        Expression("micro_tile_n * tile_k"),
-    ),
+    features=features("micro_tile_m * micro_tile_n", "tiles_m * micro_tile_m", "micro_tile_n * tile_k"),
 )
 
 ALGORITHMS = (NAIVE, DOT, MICROTILE, LOCAL_TILE, PANEL, ROW, COLUMN, MATRIX_TILE)

@@ -3,14 +3,14 @@
 from autotune.kernels.shared_rows import (
     ALIGNMENT_MATTERS,
     ROWS_PER_GROUP,
+    UNDER_WAY,
     WIDTH_WORKS,
     WITHIN_ROW,
     WORK_GROUP_FITS,
-    features,
     row_algorithms,
     work_group,
 )
-from autotune.space.family import Algorithm, constraint, parameter
+from autotune.space.family import Algorithm, constraint, features, parameter
 
 _READING = (
     parameter("vector_width", (1, 2, 4, 8, 16), "elements in one load; of RoPE, pairs"),
@@ -98,7 +98,7 @@ _SPREAD = Algorithm(
             "there are more work-items than a kernel can number",
         ),
     ),
-    features=features("work_group_size // rows_per_group"),
+    features=features(UNDER_WAY, "work_group_size // rows_per_group"),
 )
 
 ALGORITHMS = (*_JOINED, _SPREAD)
