@@ -119,6 +119,18 @@ class CExport:
     """Returns problems of the same kind as an example that cover the variants of a configuration."""
 
 
+def ranked(
+    starts: Iterable[Configuration], rule: Mapping[Configuration, Mapping[str, int]], anywhere: Mapping[str, int]
+) -> Mapping[Configuration, Mapping[str, int]]:
+    """Return candidates with their place in the order of preference as a number: starts, meant anywhere, then a rule's.
+
+    Their estimate is that place, or negative.
+    """
+    first = dict.fromkeys(starts, anywhere)
+    found = first | {configuration: numbers for configuration, numbers in rule.items() if configuration not in first}
+    return {configuration: {**numbers, "order": order} for order, (configuration, numbers) in enumerate(found.items())}
+
+
 class KernelFamily(ABC):
     """A kind of computation; its module defines one instance named FAMILY. `kernels/__init__.py` says how it is found.
 
@@ -264,14 +276,15 @@ class BuiltInFamily(KernelFamily):
     c_export: ClassVar[CExport]
     shapes_to_check: ClassVar[tuple[str, ...]] = ()
     """The examples, as people write them."""
-    by_rule: ClassVar[Callable[[Any, DeviceLimits], Iterable[Configuration]]]
-    """Returns what the rule of the family proposes for a problem, most promising first, valid or not."""
 
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
     ) -> Iterator[Configuration]:
-        wanted = [*starts, *type(self).by_rule(problem, limits)]
-        return (c for c in wanted if not self.violations(problem, c, limits))
+        """Yield those of the export, in their order, that it means for the problem and that are valid."""
+        values, estimate = problem.to_dict(), self.c_export.estimate
+        known = self.c_export.candidates(tuple(starts), limits).items()
+        meant = (configuration for configuration, numbers in known if estimate({**values, **numbers}) >= 0)
+        return (configuration for configuration in meant if not self.violations(problem, configuration, limits))
 
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
         return self.c_export.plan.plan(problem, configuration)

@@ -27,7 +27,7 @@ from autotune.kernels.qgemm.problem import (
     MODES,
     QGemmProblem,
 )
-from autotune.kernels.qgemm.rule import ESTIMATE, by_rule, candidates
+from autotune.kernels.qgemm.rule import ESTIMATE, candidates
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 from autotune.space.family import BuiltInFamily, CExport
@@ -74,7 +74,6 @@ class QGemm(BuiltInFamily):
     baseline = Configuration.of("naive", relaxed_math="off")
     c_export = _C_EXPORT
     shapes_to_check = EXAMPLES
-    by_rule = staticmethod(by_rule)
     packing_parameters = ("layout", "packed_words")
     can_unpack = True
 

@@ -11,17 +11,15 @@ Sources: `sub_group` follows a published reduction for phones: one work-group pe
 within a sub-group, local memory between sub-groups. The others are the classic forms.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from autotune.kernels.combination import one_launch_variants
 from autotune.kernels.reduce.algorithms import ALGORITHMS
 from autotune.kernels.reduce.plan import PLAN
 from autotune.kernels.reduce.problem import BYTES_MOVED, DTYPES, EXAMPLES, OPERATIONS, ReduceProblem
-from autotune.kernels.reduce.rule import ESTIMATE, by_rule, candidates
+from autotune.kernels.reduce.rule import ESTIMATE, candidates
 from autotune.model.configuration import Configuration
-from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
 from autotune.space.family import BuiltInFamily, CExport
 
@@ -60,14 +58,6 @@ class Reduce(BuiltInFamily):
     algorithms = ALGORITHMS
     baseline = Configuration.of("serial", work_group_size=0, vector_width=1, unroll=1, loads="vload")
     c_export = _C_EXPORT
-    by_rule = staticmethod(by_rule)
-
-    def candidates(
-        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
-    ) -> Iterator[Configuration]:
-        """Yield the starts' variants in one launch, too, before the configurations of `by_rule`."""
-        in_one_launch = [variant for start in starts for variant in one_launch_variants(start, limits)]
-        return super().candidates(problem, limits, [*starts, *in_one_launch])
 
     def examples(self) -> tuple[Problem, ...]:
         return EXAMPLES

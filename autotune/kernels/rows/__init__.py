@@ -25,7 +25,7 @@ from autotune.kernels.rows.problem import (
     PAIRS_FIT,
     RowsProblem,
 )
-from autotune.kernels.rows.rule import ESTIMATE, by_rule, candidates
+from autotune.kernels.rows.rule import ESTIMATE, candidates
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 from autotune.space.family import BuiltInFamily, CExport
@@ -78,7 +78,6 @@ class Rows(BuiltInFamily):
     baseline = BASELINE
     c_export = _C_EXPORT
     shapes_to_check = EXAMPLES
-    by_rule = staticmethod(by_rule)
 
 
 FAMILY = Rows()
