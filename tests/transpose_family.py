@@ -114,7 +114,6 @@ class TransposeCase(Case):
             "input": self._input.ravel(),
             "output": np.full(self._input.size, np.nan, np.float32),
         }
-        self.scalars: Mapping[str, float] = {}
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
         return 0.0 if np.array_equal(outputs["output"], self._input.T.ravel()) else float("inf")

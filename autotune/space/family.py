@@ -331,7 +331,7 @@ class Case(ABC):
     """A configuration whose outputs on the device are the right ones, passed to `expect` before the first check."""
     inputs: Mapping[str, "NDArray[Any]"]
     """Initial contents by buffer name; an output that must be written completely starts poisoned."""
-    scalars: Mapping[str, float]
+    scalars: Mapping[str, float] = MappingProxyType({})
     draws: Mapping[str, Draw] = MappingProxyType({})
     """For those of the inputs, by buffer name, that consist of nothing but random numbers."""
     remark: str = ""
