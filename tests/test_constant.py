@@ -225,8 +225,8 @@ def test_the_rule_takes_packing_what_is_constant_for_free() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_lookups_tell_both_apart(tmp_path: Path) -> None:
-    table = TuningTable.open(tmp_path / "tuned.sqlite")
+def test_lookups_tell_both_apart(db_file: Path) -> None:
+    table = TuningTable.open(db_file)
     for problem, configuration in ((PLAIN, GUARDED), (CONSTANT, PADDED)):
         found = table.find(DEVICE.slug, problem)
         assert (found.match, found.configuration) == (Match.EXACT, configuration)
