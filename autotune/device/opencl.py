@@ -362,7 +362,7 @@ def _new_queue(place: "str | cl.Context", profiles: bool) -> tuple[cl.Context, c
         raise DeviceSelectionError(f"device {place} cannot be opened: {first_line(error)}") from error
 
 
-def _all(memory: Memory) -> dict[str, tuple[int, int]]:
+def _all(memory: Memory) -> dict[str, Any]:
     """Return the arguments of a copy that stand for a whole image, in pixels; none for a buffer."""
     return {} if isinstance(memory, cl.Buffer) else {"origin": (0, 0), "region": (memory.width, memory.height)}
 
