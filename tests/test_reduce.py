@@ -345,9 +345,9 @@ def test_search_and_store_take_the_family_as_any_other(tmp_path: Path) -> None:
 def benchmarked(script: str, device: Device, folder: Path, *shapes: str) -> list[Any]:
     """The rows of a benchmark of these shapes, which are printed and written as JSON."""
     target = folder / "bench.json"
-    command = [sys.executable, f"{ROOT}/scripts/{script}", "--device", device.selector, "--budget", "0", "--rounds", "2"]
+    command = [sys.executable, f"{ROOT}/scripts/{script}", "--device", device.selector, "--json", str(target)]
     named = [word for shape in shapes for word in ("--shape", shape)]
-    done = subprocess.run([*command, *named, "--json", str(target)], capture_output=True, text=True)
+    done = subprocess.run([*command, "--budget", "0", "--rounds", "2", *named], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows: list[Any] = json.loads(target.read_text())["results"]
     for row in rows:
