@@ -30,6 +30,7 @@ from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
 from autotune.remote.worker import Offer, Service
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from ports import free_port
 
 FILES = 1024
 """Open files that the service is allowed, a common limit."""
@@ -59,12 +60,6 @@ class Failed(Exception):
 def require(condition: object, what: str) -> None:
     if not condition:
         raise Failed(what)
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @dataclass

@@ -7,7 +7,6 @@ import os
 import random
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from autotune.errors import ServiceError, UnreachableError
 from autotune.remote import Client
 from autotune.service.fleet import SILENT_S
 from databases import Server
+from ports import free_port
 
 ROOT = Path(__file__).parents[1]
 
@@ -210,7 +210,7 @@ def scene_of(options: argparse.Namespace) -> Any:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(Server()) if options.postgres else None
-        ports = [_free_port() for _ in range(options.services + bool(options.upgrade_from))]
+        ports = [free_port() for _ in range(options.services + bool(options.upgrade_from))]
         places = {place.name: place for place in map(_place, enumerate(options.worker or [""] * 3))}
         lines: Lines = (Networks if options.networks else Relays)(ports, list(places))
         stack.callback(lines.close)
@@ -229,13 +229,6 @@ def _children(pid: int) -> list[int]:
     """The search processes of a service."""
     threads = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for thread in threads for child in thread.read_text().split()]
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def _place(numbered: tuple[int, str]) -> Place:

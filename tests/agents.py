@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,17 @@ def fake_driver(target: Path, *options: str) -> Path:
         check=True,
     )
     return target
+
+
+def frames_in(data: bytes) -> list[bytes]:
+    """Return the frames, or the records of a result, each with its kind and without its size."""
+    found, at = [], 0
+    while at + 5 <= len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        found.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return found
+
+
+def with_sizes(frames: Iterable[bytes | bytearray]) -> bytes:
+    return b"".join(len(frame).to_bytes(4, "little") + frame for frame in frames)

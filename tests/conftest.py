@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from autotune.device.discovery import discover
+from autotune.kernels import FILES, families_of_files, find_family
 from autotune.lookup.contents import Shipped
 from autotune.model.device import Device
 from autotune.remote import Client
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from starlette.testclient import TestClient
 
+    from autotune.measure.measurer import Measurer
     from autotune.service.server import Server as Service
 
 
@@ -66,6 +68,30 @@ def pocl() -> Device:
         if "pocl" in device.version.lower():
             return device
     pytest.skip('no PoCL here: pip install ".[pocl]"')
+
+
+@pytest.fixture(scope="module")
+def measurer(pocl: Device) -> "Measurer":
+    from autotune.device.opencl import Session
+    from autotune.measure.measurer import Measurer
+
+    return Measurer(Session(pocl.selector))
+
+
+@pytest.fixture(scope="module")
+def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tests of a file keep programs that are built."""
+    return tmp_path_factory.mktemp("binaries")
+
+
+@pytest.fixture
+def fresh_families(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Families are read afresh, none of files but those that the test names, and forgotten afterwards."""
+    monkeypatch.setenv(FILES, "")
+    yield
+    monkeypatch.undo()
+    families_of_files.cache_clear()
+    find_family.cache_clear()
 
 
 @pytest.fixture(scope="session")
@@ -164,6 +190,15 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         return Printed(*capsys.readouterr())
 
     return done
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the invented compiler writes the hash of each source it is given."""
+    path = tmp_path / "log"
+    path.touch()
+    monkeypatch.setenv("BUILD_LOG", str(path))
+    return path
 
 
 @pytest.fixture

@@ -1,9 +1,13 @@
 """Values that many tests need: what a test does not care about is filled in."""
 
+import json
 import random
+import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -28,6 +32,14 @@ from autotune.model.events import (
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from autotune.measure.measurer import Measurer
+
+
+def evil(part: str) -> tuple[str, str]:
+    """The command of a builder, prober or worker that misbehaves as it is asked."""
+    return sys.executable, str(Path(__file__).with_name(f"evil_{part}.py"))
 
 
 def device(slug: str = "adreno-730", *, limits: DeviceLimits | None = None, **changes: Any) -> Device:
@@ -83,6 +95,13 @@ def random_configuration(device: Device, problem: Problem, numbers: random.Rando
     return space[numbers.randrange(len(space))] if len(space) else family.baseline
 
 
+def read_shape(problem_type: type[Problem], text: str) -> Problem:
+    """Parse a shape, which its label and its key must give back."""
+    problem = problem_type.parse(text)
+    assert problem_type.parse(problem.label) == problem == problem_type.from_dict(json.loads(problem.key))
+    return problem
+
+
 def quick_job(device: Device | str, problem: Problem, configuration: Configuration, **changes: Any) -> Job:
     """A job of one short sample on a device, or on that with a selector."""
     known: dict[str, Any] = {"seed": 1, "samples": 1, "min_sample_ns": 1000, **changes}
@@ -129,6 +148,26 @@ def spoil_sources(monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str])
         return change(source)
 
     monkeypatch.setattr(autotune.measure.measurer, "render", spoiled)
+
+
+def find_wrong(
+    measurer: "Measurer",
+    monkeypatch: pytest.MonkeyPatch,
+    problem: Problem,
+    configuration: Configuration,
+    change: Callable[[str], str],
+    seeds: int = 3,
+    **changes: Any,
+) -> None:
+    """A kernel that is right as it is must be found wrong with every input once `change` has spoilt its source."""
+    job = partial(quick_job, "", problem, configuration, **changes)
+    measurer._built.clear()
+    assert measurer.measure(job(seed=1)).state is TrialState.COMPLETE
+    spoil_sources(monkeypatch, change)
+    measurer._built.clear()
+    states = [measurer.measure(job(seed=seed)).state for seed in range(seeds)]
+    measurer._built.clear()
+    assert states == [TrialState.WRONG_RESULT] * seeds
 
 
 class Printed(NamedTuple):

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 import pyopencl as cl
 
 from autotune.device.opencl import Session
+from autotune.kernels.render import render
 from autotune.model.device import DeviceLimits
+from autotune.model.problem import Problem
+from autotune.space.family import KernelFamily
+from autotune.space.search_space import SearchSpace
+from autotune.testing import covering_sample
 
 LIMITS = DeviceLimits(
     compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=49152,
@@ -141,3 +146,18 @@ class StandIn(Session):
         with_locals, kernels = KERNEL.subn(lambda begin: begin[0] + LOCALS, plain)
         assert kernels == 1
         return super().build(types + PRELUDE + with_locals, options)
+
+
+def check_tiles(family: KernelFamily, problem: Problem, items: str, others: str) -> None:
+    """Every tile that fits can be rendered and launched: work-groups along the sizes named `items`, then `others`."""
+    found = SearchSpace(family, problem, LIMITS, algorithms=["matrix_tile"])
+    for sample in covering_sample([found], "matrix_tile", strength=2, seed=1):
+        c = sample.configuration
+        plan = family.plan(problem, c)
+        source = render(family, c, plan)
+        [launch] = [launch for launch in plan.launches if launch.kernel == family.name]
+        assert launch.local_size and f"reqd_work_group_size({launch.local_size[0]}, 1, 1)" in source
+        first, second = (-(-getattr(problem, size) // c.number(f"macro_tile_{size}")) for size in (items, others))
+        assert launch.global_size == (first * launch.local_size[0], second, c.number("split_k"))
+        [tiles] = re.findall(r"__local char tiles\[(\d+)\]", source)
+        assert int(tiles) <= LIMITS.local_memory_bytes

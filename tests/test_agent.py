@@ -284,14 +284,10 @@ def session(agent: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes
 
 def _whole(data: bytes, chance: random.Random) -> bytes:
     """Return mutated frames whose sizes are right, so that what is in them is looked at."""
-    found, at = [], 0
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 4], "little")
-        found.append(data[at + 4 : at + 4 + size])
-        at += 4 + size
+    found = agents.frames_in(data)
     place = chance.randrange(1, len(found))
     found[place] = found[place][:1] + _mutated(found[place][1:] or b"\0", chance)
-    return b"".join(len(frame).to_bytes(4, "little") + frame for frame in found)
+    return agents.with_sizes(found)
 
 
 @pytest.mark.parametrize("mutate", [_mutated, _whole])

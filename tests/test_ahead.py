@@ -31,7 +31,7 @@ from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeBuilds, FakeWorker
 from factories import INVENTED_GPU as GPU
-from factories import Recorder
+from factories import Recorder, evil
 from searches import PROBLEM, search
 
 CPU = dataclasses.replace(GPU, slug="pocl-invented", family="cpu", limits=dataclasses.replace(GPU.limits, is_cpu=True))
@@ -356,7 +356,7 @@ def test_builders_are_closed_with_the_search(store: Store) -> None:
 def test_closing_a_pool_ends_builds_that_hang(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BUILD_HOW", "hang")
     monkeypatch.setenv("BUILD_LOG", str(tmp_path / "log"))
-    pool = BuilderPool(2, (sys.executable, str(Path(__file__).parent / "evil_builder.py")))
+    pool = BuilderPool(2, evil("builder"))
     plan = FAMILY.plan(PROBLEM, FAMILY.baseline)
     futures = [
         pool.submit(BuildJob(selector="0:0", source_hash=str(i), source="", options=(), plan=plan)) for i in range(5)

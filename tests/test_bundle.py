@@ -21,6 +21,7 @@ import pytest
 
 import agents
 import kernel_files
+from agents import frames_in, with_sizes
 from autotune import bundle
 from autotune.bundle.collect import Collected, collect
 from autotune.bundle.note import Note, read_note
@@ -79,26 +80,15 @@ def _when(folder: Path, is_due: Callable[[set[str]], bool], limit_s: float = 60)
     names = {value: name for name, value in CONSTANTS.items() if 96 <= value < 110}
     while time.monotonic() < deadline:
         data = (folder / NAME).read_bytes() if (folder / NAME).exists() else b""
-        if is_due({names[frame[0]] for frame in _frames(data) if frame and frame[0] in names}):
+        if is_due({names[frame[0]] for frame in frames_in(data) if frame and frame[0] in names}):
             return
         time.sleep(0.02)
     raise AssertionError
 
 
-def _frames(data: bytes) -> list[bytes]:
-    """Return the records, each with its kind and without size."""
-    found, at = [], 0
-    while at + 5 <= len(data):
-        size = int.from_bytes(data[at : at + 4], "little")
-        found.append(data[at + 4 : at + 4 + size])
-        at += 4 + size
-    return found
-
-
 def _joined(frames: list[bytes]) -> bytes:
     """Return a result of records, with sizes and checksums made right."""
-    found = [frame[:-4] + struct.pack("<I", zlib.crc32(frame[:-4])) for frame in frames]
-    return b"".join(len(frame).to_bytes(4, "little") + frame for frame in found)
+    return with_sizes(frame[:-4] + struct.pack("<I", zlib.crc32(frame[:-4])) for frame in frames)
 
 
 @pytest.fixture(scope="module")
@@ -111,9 +101,9 @@ def result(job: Job) -> bytes:
     _when(folder, lambda seen: "TIMED" in seen)
     while not _is_interrupted_in_a_trial(folder, process):
         process = _start(folder)
-    count = len(_frames((folder / NAME).read_bytes()))
+    count = len(frames_in((folder / NAME).read_bytes()))
     process = _start(folder)
-    _when(folder, lambda seen: len(_frames((folder / NAME).read_bytes())) > count + 12)
+    _when(folder, lambda seen: len(frames_in((folder / NAME).read_bytes())) > count + 12)
     while not _is_killed_in_a_trial(folder, process):
         process = _start(folder)
     (folder / "work.bin").write_bytes(work)
@@ -133,7 +123,7 @@ def _is_interrupted_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]")
     """End everything as Ctrl-C does, and return whether a trial was running."""
     _end_in_a_trial(folder, process, signal.SIGTERM)
     _when(folder, lambda seen: "SPENT" in seen)
-    return any(frame[0] == CONSTANTS["DROPPED"] for frame in _frames((folder / NAME).read_bytes()))
+    return any(frame[0] == CONSTANTS["DROPPED"] for frame in frames_in((folder / NAME).read_bytes()))
 
 
 def _is_killed_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]") -> bool:
@@ -153,7 +143,7 @@ def _end_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]", how: signa
 
 
 def _is_in_a_trial(folder: Path) -> bool:
-    return _frames((folder / NAME).read_bytes())[-1][:1] == bytes([CONSTANTS["BEGUN"]])
+    return frames_in((folder / NAME).read_bytes())[-1][:1] == bytes([CONSTANTS["BEGUN"]])
 
 
 @pytest.fixture
@@ -195,13 +185,13 @@ def test_no_finished_trial_is_lost_or_repeated_and_the_one_that_was_killed_is_qu
     result: bytes, store: Store
 ) -> None:
     assert len(_searched(result)) == len(set(_searched(result)))
-    why = [frame[5] for frame in _frames(result) if frame[0] == CONSTANTS["FAILED"]]
+    why = [frame[5] for frame in frames_in(result) if frame[0] == CONSTANTS["FAILED"]]
     assert why.count(CONSTANTS["FAILED_LOST"]) == 1
     found = collect(read_result(result), store)
     (lost,) = store.quarantined(found.device.slug, found.device.driver)
     trials = {(name, state) for problem in PROBLEMS for name, state, _ in _trials(store, found, problem)}
     assert (lost.configuration, TrialState.CRASHED) in trials
-    assert any(frame[0] == CONSTANTS["DROPPED"] for frame in _frames(result))  # interrupted: not to blame
+    assert any(frame[0] == CONSTANTS["DROPPED"] for frame in frames_in(result))  # interrupted: not to blame
 
 
 def test_a_result_that_is_collected_twice_is_stored_once(result: bytes, store: Store) -> None:
@@ -237,7 +227,7 @@ def test_only_what_was_right_can_win(result: bytes, store: Store) -> None:
     note = read_note(read_result(result).note)
     number = note.tasks[0].configurations.index(winner.configuration)
     outputs = {frame[7:15] for frame in _outputs(result) if struct.unpack_from("<I", frame, 1)[0] == number}
-    frames = _frames(result)
+    frames = frames_in(result)
     for place, frame in enumerate(frames):
         if frame[0] == CONSTANTS["OUTPUT"] and frame[7:15] in outputs and len(frame) > 100:
             frames[place] = frame[:40] + bytes([frame[40] ^ 64, frame[41], frame[42] ^ 64]) + frame[43:]
@@ -249,11 +239,11 @@ def test_only_what_was_right_can_win(result: bytes, store: Store) -> None:
 
 
 def _outputs(result: bytes) -> list[bytes]:
-    return [frame for frame in _frames(result) if frame[0] == CONSTANTS["OUTPUT"]]
+    return [frame for frame in frames_in(result) if frame[0] == CONSTANTS["OUTPUT"]]
 
 
 def test_outputs_that_did_not_come_along_prove_nothing(result: bytes, store: Store) -> None:
-    frames = [f for f in _frames(result) if f[0] != CONSTANTS["OUTPUT"] or struct.unpack_from("<I", f, 1)[0] == 0]
+    frames = [f for f in frames_in(result) if f[0] != CONSTANTS["OUTPUT"] or struct.unpack_from("<I", f, 1)[0] == 0]
     found = collect(read_result(_joined(frames)), store)
     assert found.unchecked > 0
     names = [name for name, state, _ in _trials(store, found, PROBLEMS[0]) if state is TrialState.COMPLETE]
@@ -262,7 +252,7 @@ def test_outputs_that_did_not_come_along_prove_nothing(result: bytes, store: Sto
 
 @untraced()
 def test_nonsense_is_refused_clearly(result: bytes, store: Store) -> None:
-    frames = _frames(result)
+    frames = frames_in(result)
     refused = 0
     for seed in range(MUTATIONS):
         chance = random.Random(seed)
@@ -289,7 +279,7 @@ def test_nonsense_is_refused_clearly(result: bytes, store: Store) -> None:
 
 
 def test_times_that_no_device_reaches_are_refused_with_their_problem(result: bytes, store: Store) -> None:
-    frames = _frames(result)
+    frames = frames_in(result)
     number = next(frame[1:5] for frame in frames if frame[0] == CONSTANTS["TIMED"])
     for place, frame in enumerate(frames):
         if frame[0] == CONSTANTS["TIMED"] and frame[1:5] == number:
@@ -365,7 +355,7 @@ def test_where_the_reference_gave_nothing_no_output_is_judged(
         with zipfile.ZipFile(tmp_path / "job.zip") as bundle:
             bundle.extractall(tmp_path)
         assert _start(tmp_path / FOLDER).wait(120) == 0
-        frames = _frames(load(tmp_path / FOLDER))
+        frames = frames_in(load(tmp_path / FOLDER))
         frames = [f for f in frames if f[0] != CONSTANTS["OUTPUT"] or struct.unpack_from("<I", f, 1)[0]]
         found = collect(read_result(_joined(frames)), store)
         assert not found.outcomes
@@ -434,7 +424,7 @@ def test_large_outputs_come_home_and_larger_ones_are_left_out(tmp_path: Path, jo
 
 
 def test_finalists_that_shared_no_round_are_not_compared(result: bytes, store: Store) -> None:
-    frames = _frames(result)
+    frames = frames_in(result)
     for place, frame in enumerate(frames):
         number, turn = struct.unpack_from("<II", frame + bytes(8), 1)
         if frame[0] == CONSTANTS["TIMED"] and 0 < turn <= 20 and number % 2:
@@ -445,7 +435,7 @@ def test_finalists_that_shared_no_round_are_not_compared(result: bytes, store: S
 def test_a_problem_that_cannot_be_judged_does_not_hinder_others(
     result: bytes, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frames = _frames(result)
+    frames = frames_in(result)
     place = next(i for i, frame in enumerate(frames) if frame[0] == CONSTANTS["OUTPUT"] and len(frame) > 100)
     frames[place] = frames[place][:-12] + bytes(4)
     found = collect(read_result(_joined(frames)), store)
@@ -463,7 +453,7 @@ def test_a_problem_that_cannot_be_judged_does_not_hinder_others(
 
 
 def test_a_result_without_its_note_says_what_to_do(result: bytes, store: Store) -> None:
-    frames = [frame for frame in _frames(result) if frame[0] != CONSTANTS["NOTE"]]
+    frames = [frame for frame in frames_in(result) if frame[0] != CONSTANTS["NOTE"]]
     with pytest.raises(TableError) as raised:
         collect(read_result(_joined(frames)), store)
     assert "start run.sh again" in str(raised.value.hint)
@@ -483,7 +473,7 @@ def test_a_result_without_its_note_says_what_to_do(result: bytes, store: Store) 
 def test_a_result_cannot_claim_more_than_an_agent_does(result: bytes, kind: str, layouts: list[bytes]) -> None:
     frames = [bytes([CONSTANTS[kind]]) + layout + bytes(4) for layout in layouts]
     with pytest.raises(TableError):
-        read_result(_joined([*_frames(result)[:2], *frames]))
+        read_result(_joined([*frames_in(result)[:2], *frames]))
 
 
 def test_a_problem_without_operations_gets_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -614,18 +604,18 @@ def imitation(tmp_path_factory: pytest.TempPathFactory) -> Imitation:
         done = _run_alone(agent, folder / "work.bin", folder / NAME, environment)
         assert done.returncode == 0, done.stderr
         result = (folder / NAME).read_bytes()
-        timed = [frame for frame in _frames(result) if frame[0] == CONSTANTS["TIMED"]]
+        timed = [frame for frame in frames_in(result) if frame[0] == CONSTANTS["TIMED"]]
         ends = _first_trials(result)
         if sum(frame[5:9] == bytes(4) and struct.unpack_from("<I", frame, 1)[0] < ends for frame in timed) > 16:
             break
     assert len({frame[5:9] for frame in timed}) > 1, "a search and a race"
-    frames = [f for f in _frames(result) if f[0] != CONSTANTS["SOLVED"]]  # so that it goes on
+    frames = [f for f in frames_in(result) if f[0] != CONSTANTS["SOLVED"]]  # so that it goes on
     return environment, agent, work, _joined(frames)
 
 
 def _changed(data: bytes, chance: random.Random) -> bytes:
     """Return frames some bytes of which are changed, removed or repeated, with sizes made right."""
-    frames = [bytearray(frame) for frame in _frames(data)]
+    frames = [bytearray(frame) for frame in frames_in(data)]
     for _ in range(chance.choice((1, 2, 5))):
         frame = frames[chance.randrange(len(frames))]
         at = chance.randrange(len(frame))
@@ -640,7 +630,7 @@ def _changed(data: bytes, chance: random.Random) -> bytes:
                 frame[at:at] = frame[at : at + 8]
             case 4:
                 frames.insert(at % len(frames), frames[chance.randrange(len(frames))])
-    return b"".join(len(frame).to_bytes(4, "little") + frame for frame in frames)
+    return with_sizes(frames)
 
 
 @pytest.mark.parametrize("place", ["class/kgsl/kgsl-3d0", "class/thermal/thermal_zone7"])
@@ -655,7 +645,7 @@ def test_a_hot_device_rests_until_it_is_cool(imitation: Imitation, tmp_path: Pat
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as running:
         assert running.stderr
         assert b"the device has 91 degrees Celsius: resting\n" in iter(running.stderr.readline, b"")
-        assert not [frame for frame in _frames((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["BEGUN"]]
+        assert not [frame for frame in frames_in((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["BEGUN"]]
         (folder / "temp").write_text("60000\n")
         assert running.wait(60) == 0
 
@@ -673,7 +663,7 @@ def test_an_agent_survives_work_that_is_nonsense(imitation: Imitation, tmp_path:
 def test_an_agent_survives_a_result_that_is_nonsense(imitation: Imitation, tmp_path: Path) -> None:
     *_, work, result = imitation
     for seed in range(MUTATIONS // 2):
-        changed = _frames(_changed(result, random.Random(seed)))
+        changed = frames_in(_changed(result, random.Random(seed)))
         joined = _joined([frame + bytes(max(0, 5 - len(frame))) for frame in changed])
         _check_survival(imitation, tmp_path / str(seed), seed, work, joined)
 
@@ -694,7 +684,7 @@ def _check_survival(imitation: Imitation, folder: Path, seed: int, work: bytes, 
 def _kinds(result: Path) -> Counter[str]:
     names = {value: name for name, value in CONSTANTS.items() if 96 <= value < 110}
     names[CONSTANTS["NOTE"]] = "NOTE"
-    return Counter(names[frame[0]] for frame in _frames(result.read_bytes()))
+    return Counter(names[frame[0]] for frame in frames_in(result.read_bytes()))
 
 
 def _imitated(imitation: Imitation, folder: Path, **more: str) -> "subprocess.CompletedProcess[bytes]":
@@ -718,7 +708,7 @@ def test_a_result_belongs_to_one_start_at_a_time(imitation: Imitation, tmp_path:
 
 def test_a_missing_note_is_written_again(imitation: Imitation, tmp_path: Path) -> None:
     *_, result = imitation
-    (tmp_path / NAME).write_bytes(_joined(_frames(result)[:1]))
+    (tmp_path / NAME).write_bytes(_joined(frames_in(result)[:1]))
     assert _imitated(imitation, tmp_path).returncode == 0
     assert _kinds(tmp_path / NAME)["NOTE"] == 1
     assert _imitated(imitation, tmp_path).returncode == 0
@@ -728,7 +718,7 @@ def test_a_missing_note_is_written_again(imitation: Imitation, tmp_path: Path) -
 
 def test_a_note_that_was_not_written_completely_is_written_again(imitation: Imitation, tmp_path: Path) -> None:
     *_, result = imitation
-    head, note = _frames(result)[:2]
+    head, note = frames_in(result)[:2]
     assert note[0] == CONSTANTS["NOTE"]
     (tmp_path / NAME).write_bytes(_joined([head, note])[: -len(note) // 2])
     with pytest.raises(TableError, match="does not tell what work"), Store.open(tmp_path / "db.sqlite") as store:
@@ -767,13 +757,13 @@ def test_a_full_disk_ends_the_agent_and_a_start_with_room_goes_on(
 
 def _searched(result: bytes) -> list[bytes]:
     """Return the trials that were timed in the search, in order."""
-    return [frame[1:5] for frame in _frames(result) if frame[0] == CONSTANTS["TIMED"] and frame[5:9] == bytes(4)]
+    return [frame[1:5] for frame in frames_in(result) if frame[0] == CONSTANTS["TIMED"] and frame[5:9] == bytes(4)]
 
 
 def test_a_restart_chooses_finalists_by_the_median(imitation: Imitation, tmp_path: Path) -> None:
     *_, result = imitation
     kept, times, ends = [], {}, _first_trials(result)
-    for frame in _frames(result):
+    for frame in frames_in(result):
         number, turn = struct.unpack_from("<II", frame + bytes(8), 1)
         if frame[0] == CONSTANTS["TIMED"] and not turn and number < ends:
             times[number] = 10**6 + 1000 * number
@@ -787,7 +777,7 @@ def test_a_restart_chooses_finalists_by_the_median(imitation: Imitation, tmp_pat
     assert _imitated(imitation, tmp_path).returncode == 0
     raced = {
         struct.unpack_from("<I", frame, 1)[0]
-        for frame in _frames((tmp_path / NAME).read_bytes())
+        for frame in frames_in((tmp_path / NAME).read_bytes())
         if frame[0] == CONSTANTS["TIMED"] and frame[5:9] != bytes(4)
     }
     raced = {number for number in raced if number < ends}
@@ -797,13 +787,13 @@ def test_a_restart_chooses_finalists_by_the_median(imitation: Imitation, tmp_pat
 
 def _first_trials(result: bytes) -> int:
     """Return the number of trials of the first problem."""
-    note = next(frame for frame in _frames(result) if frame[0] == CONSTANTS["NOTE"])
+    note = next(frame for frame in frames_in(result) if frame[0] == CONSTANTS["NOTE"])
     return len(read_note(note[1:-4]).tasks[0].configurations)
 
 
 def test_no_trial_is_in_hand_while_another_is_set_up(imitation: Imitation) -> None:
     in_hand = None
-    for frame in _frames(imitation[3]):
+    for frame in frames_in(imitation[3]):
         if frame[0] == CONSTANTS["BEGUN"]:
             assert in_hand is None
             in_hand = frame[1:5]
@@ -812,11 +802,11 @@ def test_no_trial_is_in_hand_while_another_is_set_up(imitation: Imitation) -> No
 
 
 def test_more_defaults_than_finalists_overflow_nothing(imitation: Imitation, tmp_path: Path) -> None:
-    frames = _frames(imitation[2])
+    frames = frames_in(imitation[2])
     trials = [place for place, frame in enumerate(frames) if frame[0] == CONSTANTS["TRIAL"]]
     for place in trials:
         frames[place] = bytes([CONSTANTS["TRIAL"], CONSTANTS["KIND_DEFAULT"]]) + frames[place][2:]
-    (tmp_path / "work").write_bytes(b"".join(len(frame).to_bytes(4, "little") + frame for frame in frames))
+    (tmp_path / "work").write_bytes(with_sizes(frames))
     _set_budget(tmp_path / "work", 10.0)
     done = _imitated(imitation, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -825,7 +815,7 @@ def test_more_defaults_than_finalists_overflow_nothing(imitation: Imitation, tmp
 
 def test_a_query_that_ends_the_agent_costs_only_its_answer(imitation: Imitation, tmp_path: Path) -> None:
     assert _imitated(imitation, tmp_path, AUTOTUNE_FAKE_CRASH="0x1002").returncode == 0
-    told = {frame[9:13] for frame in _frames((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["TOLD"]}
+    told = {frame[9:13] for frame in frames_in((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["TOLD"]}
     assert told >= {struct.pack("<I", query) for query in (0x102B, 0x102C, 0x102F)}
     assert struct.pack("<I", 0x1002) not in told
     (tmp_path / NAME).unlink()
@@ -853,7 +843,7 @@ def test_a_device_whose_name_is_not_utf_8_is_the_same_live_and_by_a_bundle(
 
 def test_facts_that_end_the_agent_are_told_as_such(imitation: Imitation, tmp_path: Path) -> None:
     assert _imitated(imitation, tmp_path, AUTOTUNE_FAKE_CRASH="0x11B0").returncode == 0
-    failed = [frame for frame in _frames((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["FAILED"]]
+    failed = [frame for frame in frames_in((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["FAILED"]]
     assert failed
     assert {(frame[5], frame[7]) for frame in failed} == {(CONSTANTS["FAILED_ENDED"], CONSTANTS["FACTS"])}
 

@@ -7,10 +7,8 @@ import itertools
 import json
 import os
 import signal
-import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +31,14 @@ from autotune.search.task import Task, is_limited, spills, work_items_of_group
 from autotune.space.search_space import SearchSpace
 from autotune.store import ExampleBuild, Store
 from autotune.testing import FakeWorker
+from databases import rows
 from factories import INVENTED_GPU as DEVICE
-from factories import provenance
+from factories import evil, provenance
 from searches import search
 
-EVIL = (sys.executable, str(Path(__file__).parent / "evil_builder.py"))
+EVIL = evil("builder")
 PROBLEM = GemmProblem(m=64, n=64, k=64)
 SAMPLE = Extent(algorithms=("microtile",), sample=60, jobs=2)
-
-
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the invented compiler writes the hash of each source it is given."""
-    path = tmp_path / "log"
-    path.touch()
-    monkeypatch.setenv("BUILD_LOG", str(path))
-    return path
-
-
-def rows(path: Path, query: str) -> list[Any]:
-    with closing(sqlite3.connect(path)) as connection:
-        return connection.execute(query).fetchall()
 
 
 def compile_with(store: Store, extent: Extent = SAMPLE, **options: Any) -> Report:

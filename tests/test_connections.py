@@ -19,6 +19,7 @@ from autotune.service import connections
 from autotune.service.connections import Phase
 from autotune.service.server import Server
 from invented_service import wait_for
+from ports import free_port
 
 HALF = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 WHOLE = HALF + b"\r\n"
@@ -117,9 +118,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_more_half_requests_than_files_stop_nobody(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
     log = tmp_path / "log"

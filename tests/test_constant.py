@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +36,7 @@ from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from factories import PHONE, device, spoil_sources, winner
+from factories import PHONE, device, read_shape, spoil_sources, winner
 
 PLAIN = GemmProblem(m=64, n=48, k=40)
 CONSTANT = replace(PLAIN, constant="b")
@@ -68,13 +66,12 @@ def a_winner(problem: GemmProblem, configuration: Configuration = FAMILY.baselin
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_database: Path) -> Iterator[Store]:
+def store(store: Store) -> Store:
     """A product that was tuned with B constant, and without."""
-    with Store.open(shutil.copy(empty_database, tmp_path / "tuned.sqlite")) as opened:
-        opened.add_device(DEVICE)
-        opened.record_winner(a_winner(PLAIN, GUARDED))
-        opened.record_winner(a_winner(CONSTANT, PADDED, 4e3))
-        yield opened
+    store.add_device(DEVICE)
+    store.record_winner(a_winner(PLAIN, GUARDED))
+    store.record_winner(a_winner(CONSTANT, PADDED, 4e3))
+    return store
 
 
 # The problem
@@ -104,10 +101,9 @@ def test_plain_problems_keep_their_keys() -> None:
     ],
 )
 def test_a_shape_names_its_constant_operands(text: str, constant: str) -> None:
-    problem = GemmProblem.parse(text)
-    assert problem.constant == constant
+    problem = read_shape(GemmProblem, text)
+    assert isinstance(problem, GemmProblem) and problem.constant == constant
     assert [operand for operand in ("a", "b", "c", "") if problem.is_constant(operand)] == list(constant)
-    assert GemmProblem.parse(problem.label) == problem == GemmProblem.from_dict(json.loads(problem.key))
     assert problem.resized((4, 4, 4, 1)).constant == constant
 
 
@@ -229,8 +225,8 @@ def test_the_rule_takes_packing_what_is_constant_for_free() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_lookups_tell_both_apart(tmp_path: Path) -> None:
-    table = TuningTable.open(tmp_path / "tuned.sqlite")
+def test_lookups_tell_both_apart(db_file: Path) -> None:
+    table = TuningTable.open(db_file)
     for problem, configuration in ((PLAIN, GUARDED), (CONSTANT, PADDED)):
         found = table.find(DEVICE.slug, problem)
         assert (found.match, found.configuration) == (Match.EXACT, configuration)

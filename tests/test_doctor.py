@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,8 +54,9 @@ from autotune.space.search_space import SearchSpace
 from autotune.store import Store, checkups
 from autotune.store.models import device_row, value_of
 from autotune.testing import INVENTED_PROCESSOR
+from factories import evil
 
-PROBER = (sys.executable, str(Path(__file__).with_name("evil_prober.py")))
+PROBER = evil("prober")
 CAPABLE = dataclasses.replace(
     INVENTED_PROCESSOR,
     limits=dataclasses.replace(

@@ -3,7 +3,6 @@
 import copy
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from autotune.errors import UsageError
 from autotune.export.kernel_tuner import export_trials
 from autotune.kernel_file.reading import read_kernel_file
 from autotune.kernel_file.t1 import from_t1
-from autotune.kernels import FILES, families_of_files, find_family
+from autotune.kernels import find_family
 from autotune.kernels.render import provenance_now
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
@@ -59,15 +58,11 @@ T1: dict[str, Any] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a T1 file and its source, in which families are read afresh, and forgotten afterwards."""
-    monkeypatch.setenv(FILES, "")
+def folder(tmp_path: Path, fresh_families: None) -> Path:
+    """A folder with a T1 file and its source."""
     (tmp_path / "scale.cl").write_text(SOURCE)
     write_t1(tmp_path, T1)
-    yield tmp_path
-    monkeypatch.undo()
-    families_of_files.cache_clear()
-    find_family.cache_clear()
+    return tmp_path
 
 
 def write_t1(folder: Path, content: Any) -> Path:

@@ -35,11 +35,11 @@ from autotune.store.build_farm import BuildTarget
 from autotune.store.job_rows import JobKind, NewJob
 from databases import Server, change, rows
 from factories import INVENTED_GPU as DEVICE
-from factories import Run
+from factories import Run, evil
 from invented_service import wait_for
 
 TESTS = Path(__file__).parent
-EVIL = (sys.executable, str(TESTS / "evil_builder.py"))
+EVIL = evil("builder")
 PROBLEM = GemmProblem(m=64, n=64, k=64)
 SAMPLE = Extent(algorithms=("microtile",), sample=60)
 HASTY = f"""
@@ -65,15 +65,6 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         (farm, "BATCH", 10),
     ):
         monkeypatch.setattr(module, name, value)
-
-
-@pytest.fixture
-def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the invented compiler writes the hash of each source it is given."""
-    path = tmp_path / "log"
-    path.touch()
-    monkeypatch.setenv("BUILD_LOG", str(path))
-    return path
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune.device.opencl import Session
 from autotune.errors import ProblemError, UsageError
 from autotune.kernel_file.family import FileFamily
 from autotune.kernel_file.reading import read_kernel_file
@@ -38,11 +37,6 @@ ELSEWHERE = {
     "ggml_mul_mv_q8_0": "sub-groups of several work-items",
 }
 """Files whose kernels cannot run without something that PoCL lacks."""
-
-
-@pytest.fixture(scope="module")
-def measurer(pocl: Device) -> Measurer:
-    return Measurer(Session(pocl.selector))
 
 
 def states(device: Device, measurer: Measurer, family: FileFamily, trials: int) -> list[TrialState]:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device.opencl import Session
 from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
@@ -35,11 +34,6 @@ PARTS = 4
 """Tests of one algorithm, so that they can run at the same time."""
 
 ALGORITHMS = [(name, algorithm.name) for name in family_names() for algorithm in find_family(name).algorithms]
-
-
-@pytest.fixture(scope="module")
-def measurer(pocl: Device) -> Measurer:
-    return Measurer(Session(pocl.selector))
 
 
 def building_cost(sample: Sample) -> float:

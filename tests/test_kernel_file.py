@@ -9,7 +9,6 @@ import statistics
 import subprocess
 import time
 import tomllib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,14 +72,10 @@ n = { scalar = "int32", value = "n" }
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the source, in which families are read afresh, and forgotten afterwards."""
-    monkeypatch.setenv(FILES, "")
+def folder(tmp_path: Path, fresh_families: None) -> Path:
+    """A folder with the source."""
     (tmp_path / "scale.cl").write_text(SOURCE)
-    yield tmp_path
-    monkeypatch.undo()
-    families_of_files.cache_clear()
-    find_family.cache_clear()
+    return tmp_path
 
 
 def family_of(folder: Path, text: str = FILE) -> FileFamily:

@@ -21,6 +21,7 @@ from autotune.model.plan import Plan
 from autotune.model.trial import BuildJob
 from factories import Run
 from fake_adb import FakeAdb, FakePhone, give_pocl, missing_for_kernels
+from ports import free_port
 
 ECHO = "#!/bin/sh\nexec cat\n"
 
@@ -299,7 +300,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / name], check=True)
     shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
-    port = _free_port()
+    port = free_port()
     (tmp_path / "sshd_config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\n"
         f"StrictModes no\nUsePAM no\nPasswordAuthentication no\nPidFile none\nSetEnv XDG_CACHE_HOME={tmp_path}/board\n"
@@ -326,14 +327,6 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     process.wait()
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
-
-
 def test_board_builds_its_agent_itself_and_runs_it(board: Path, tmp_path: Path) -> None:
     link = find_link("ssh:board")
     link.check()
@@ -353,7 +346,7 @@ def test_refused_key_unknown_host_key_and_closed_port_are_told(board: Path, tmp_
     (tmp_path / "known").write_text("")
     with pytest.raises(DeviceSelectionError, match="host key is unknown"):
         find_link("ssh:board").check()
-    board.write_text(f"Host board\n  HostName 127.0.0.1\n  Port {_free_port()}\n")
+    board.write_text(f"Host board\n  HostName 127.0.0.1\n  Port {free_port()}\n")
     with pytest.raises(DeviceAwayError, match="cannot be reached"):
         find_link("ssh:board").check()
 

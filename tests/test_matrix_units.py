@@ -1,6 +1,5 @@
 """GEMM by matrix units, which PoCL has not: functions that do the same, work-item by work-item, stand in for them."""
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -8,7 +7,6 @@ import pytest
 
 from autotune.device.profile import find_profile
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.kernels.render import render
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
@@ -16,7 +14,7 @@ from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
 from factories import device, quick_job
-from stand_in import LIMITS, StandIn
+from stand_in import LIMITS, StandIn, check_tiles
 from untraced import untraced
 
 NVIDIA = device("nvidia-h100", limits=LIMITS)
@@ -94,15 +92,4 @@ def test_the_largest_tiles_are_taken_where_they_fit(mode: str, kibibytes: int, o
 
 @pytest.mark.parametrize("mode", ["nn float16", "tt float16", "tn float16-acc16", "nt int8"])
 def test_every_tile_that_fits_can_be_rendered_and_launched(mode: str) -> None:
-    problem = GemmProblem.parse(f"1000,1016,2048 {mode}".replace("nn ", ""))
-    found = SearchSpace(FAMILY, problem, LIMITS, algorithms=["matrix_tile"])
-    for sample in covering_sample([found], "matrix_tile", strength=2, seed=1):
-        c = sample.configuration
-        plan = FAMILY.plan(problem, c)
-        source = render(FAMILY, c, plan)
-        [launch] = [launch for launch in plan.launches if launch.kernel == "gemm"]
-        assert launch.local_size and f"reqd_work_group_size({launch.local_size[0]}, 1, 1)" in source
-        groups = [-(-1000 // c.number("macro_tile_m")), -(-1016 // c.number("macro_tile_n"))]
-        assert launch.global_size == (groups[1] * launch.local_size[0], groups[0], c.number("split_k"))
-        [tiles] = re.findall(r"__local char tiles\[(\d+)\]", source)
-        assert int(tiles) <= LIMITS.local_memory_bytes
+    check_tiles(FAMILY, GemmProblem.parse(f"1000,1016,2048 {mode}".replace("nn ", "")), "n", "m")

@@ -37,11 +37,6 @@ from factories import quick_job, spoil_sources
 from invented_port import InventedPort
 
 
-@pytest.fixture(scope="module")
-def measurer(pocl: Device) -> Measurer:
-    return Measurer(Session(pocl.selector))
-
-
 def test_a_complete_trial_tells_its_times(pocl: Device, measurer: Measurer) -> None:
     problem = GemmProblem(m=64, n=64, k=64)
     padded = Configuration.of(

@@ -100,10 +100,9 @@ def fill(store: Store, sizes: list[tuple[int, int, int]] = SIZES) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_database: Path) -> Any:
-    with Store.open(shutil.copy(empty_database, tmp_path / "tuned.sqlite")) as opened:
-        fill(opened)
-        yield opened
+def store(store: Store) -> Store:
+    fill(store)
+    return store
 
 
 def observed_in(store: Store) -> Observed:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import math
 import random
 import re
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from autotune.device.opencl import Session
 from autotune.errors import ProblemError
 from autotune.kernels import find_family
 from autotune.kernels.qgemm import FAMILY, QGemmProblem
@@ -26,12 +24,12 @@ from autotune.kernels.qgemm.reference import QGemmCase
 from autotune.kernels.render import template_hash
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
-from autotune.model.device import Device, DeviceLimits
+from autotune.model.device import DeviceLimits
 from autotune.model.plan import Role
 from autotune.model.trial import Trial, TrialState
 from autotune.space.search_space import SearchSpace
 from autotune.testing import Sample, covering_sample
-from factories import LARGE_GPU, PHONE, PROCESSOR, quick_job, spoil_sources
+from factories import LARGE_GPU, PHONE, PROCESSOR, find_wrong, quick_job, read_shape, spoil_sources
 from test_gate import SPOILED_WORKER, Oclgrind
 from untraced import untraced
 
@@ -63,11 +61,6 @@ IN_GGUF = {
 INT4 = tuple(name for name in FORMATS if name.startswith("int4"))
 
 
-@pytest.fixture(scope="module")
-def measurer(pocl: Device) -> Measurer:
-    return Measurer(Session(pocl.selector))
-
-
 def measure(measurer: Measurer, problem: QGemmProblem, configuration: Configuration, seed: int = 1) -> Trial:
     return measurer.measure(quick_job("", problem, configuration, seed=seed, probe=False))
 
@@ -90,10 +83,7 @@ class TestProblem:
         ],
     )
     def test_is_read_from_text(self, text: str, label: str) -> None:
-        problem = QGemmProblem.parse(text)
-        assert problem.label == label
-        assert QGemmProblem.parse(problem.label) == problem
-        assert QGemmProblem.from_dict(json.loads(problem.key)) == problem
+        assert read_shape(QGemmProblem, text).label == label
 
     @pytest.mark.parametrize(
         "text",
@@ -594,14 +584,7 @@ def test_runs_in_half_precision_add_up_the_same(measurer: Measurer, monkeypatch:
 @pytest.mark.parametrize("fault", WRONG)
 def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     configuration, shape, spoil = WRONG[fault]
-    problem = QGemmProblem.parse(shape)
-    measurer._built.clear()
-    assert measure(measurer, problem, configuration).state is TrialState.COMPLETE
-    spoil_sources(monkeypatch, spoil)
-    measurer._built.clear()
-    states = [measure(measurer, problem, configuration, seed).state for seed in range(2)]
-    measurer._built.clear()
-    assert states == [TrialState.WRONG_RESULT] * 2
+    find_wrong(measurer, monkeypatch, QGemmProblem.parse(shape), configuration, spoil, seeds=2, probe=False)
 
 
 @pytest.mark.parametrize(

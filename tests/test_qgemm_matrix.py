@@ -1,6 +1,5 @@
 """Products with quantised weights by matrix units, which PoCL has not: see `stand_in.py`."""
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,16 +9,14 @@ from numpy.typing import NDArray
 from autotune.kernels.qgemm import FAMILY, QGemmProblem, reference
 from autotune.kernels.qgemm.blocks import random_weights
 from autotune.kernels.qgemm.formats import WeightFormat
-from autotune.kernels.render import render
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.trial import TrialState
 from autotune.runtime.engine import can_be_undone
 from autotune.space.search_space import SearchSpace
-from autotune.testing import covering_sample
 from factories import quick_job
-from stand_in import LIMITS, StandIn
+from stand_in import LIMITS, StandIn, check_tiles
 from untraced import untraced
 
 PLAIN = Configuration.of(
@@ -155,18 +152,7 @@ def test_blocks_without_a_scale_count_as_their_offsets(pocl: Device, monkeypatch
 
 @pytest.mark.parametrize("shape", ["1000,1016,2048 q4_0 float16", "1000,70,2048 q6_k", "1024,1024,2048 q4_k int8"])
 def test_every_tile_that_fits_can_be_rendered_and_launched(shape: str) -> None:
-    problem = QGemmProblem.parse(shape)
-    found = SearchSpace(FAMILY, problem, LIMITS, algorithms=["matrix_tile"])
-    for sample in covering_sample([found], "matrix_tile", strength=2, seed=1):
-        c = sample.configuration
-        plan = FAMILY.plan(problem, c)
-        source = render(FAMILY, c, plan)
-        [launch] = [launch for launch in plan.launches if launch.kernel == "qgemm"]
-        assert launch.local_size and f"reqd_work_group_size({launch.local_size[0]}, 1, 1)" in source
-        groups = [-(-problem.m // c.number("macro_tile_m")), -(-problem.n // c.number("macro_tile_n"))]
-        assert launch.global_size == (groups[0] * launch.local_size[0], groups[1], c.number("split_k"))
-        [tiles] = re.findall(r"__local char tiles\[(\d+)\]", source)
-        assert int(tiles) <= LIMITS.local_memory_bytes
+    check_tiles(FAMILY, QGemmProblem.parse(shape), "m", "n")
 
 
 def test_tiles_are_for_devices_with_matrix_units_and_the_rule_takes_them() -> None:

@@ -48,11 +48,6 @@ class ByColumns(TuningTable):
 
 
 @pytest.fixture(scope="module")
-def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("binaries")
-
-
-@pytest.fixture(scope="module")
 def make(pocl: Device, binaries: Path) -> Callable[..., QGemm]:
     """A QGemm for which these configurations were measured to be the best, at every size."""
 

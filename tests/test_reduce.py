@@ -10,11 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from autotune.device.opencl import Session
 from autotune.device.profile import _read, profile_names
 from autotune.errors import ProblemError
 from autotune.kernels import family_names, find_family
@@ -31,7 +31,7 @@ from autotune.search import Budget, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker
-from factories import LARGE_GPU, PROCESSOR, quick_job, spoil_sources
+from factories import LARGE_GPU, PROCESSOR, find_wrong, quick_job, read_shape, spoil_sources
 from untraced import untraced
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,11 +41,6 @@ PHONE = DeviceLimits(compute_units=4, has_sub_groups=True, local_memory_bytes=32
 DEVICES = {"smallest": SMALLEST, "phone": PHONE, "processor": PROCESSOR, "large": LARGE_GPU}
 
 SIZES = [(1, 1), (1, 2), (3, 7), (512, 768), (1, 10_000_000), (100_000, 64), (4096, 4096), (7, 65_537), (2**20, 1)]
-
-
-@pytest.fixture(scope="module")
-def measurer(pocl: Device) -> Measurer:
-    return Measurer(Session(pocl.selector))
 
 
 def measure(measurer: Measurer, problem: ReduceProblem, configuration: Configuration, seed: int = 1) -> Trial:
@@ -65,10 +60,7 @@ class TestProblem:
         ],
     )
     def test_is_read_from_text(self, text: str, label: str) -> None:
-        problem = ReduceProblem.parse(text)
-        assert problem.label == label
-        assert ReduceProblem.parse(problem.label) == problem
-        assert ReduceProblem.from_dict(json.loads(problem.key)) == problem
+        assert read_shape(ReduceProblem, text).label == label
 
     @pytest.mark.parametrize(
         "text",
@@ -270,15 +262,8 @@ WRONG: dict[str, tuple[Configuration, str, Callable[[str], str]]] = {
 @pytest.mark.parametrize("fault", WRONG)
 def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     right, operation, spoil = WRONG[fault]
-
     problem = ReduceProblem(batch=14, channels=99, operation=operation, pitch=104)
-    measurer._built.clear()
-    assert measure(measurer, problem, right).state is TrialState.COMPLETE
-    spoil_sources(monkeypatch, spoil)
-    measurer._built.clear()
-    states = [measure(measurer, problem, right, seed).state for seed in range(3)]
-    measurer._built.clear()
-    assert states == [TrialState.WRONG_RESULT] * 3
+    find_wrong(measurer, monkeypatch, problem, right, spoil)
 
 
 class TestJudge:
@@ -357,19 +342,21 @@ def test_search_and_store_take_the_family_as_any_other(tmp_path: Path) -> None:
     assert winner.configuration.number("vector_width") >= 8
 
 
+def benchmarked(script: str, device: Device, folder: Path, *shapes: str) -> list[Any]:
+    """The rows of a benchmark of these shapes, which are printed and written as JSON."""
+    target = folder / "bench.json"
+    command = [sys.executable, f"{ROOT}/scripts/{script}", "--device", device.selector, "--json", str(target)]
+    named = [word for shape in shapes for word in ("--shape", shape)]
+    done = subprocess.run([*command, "--budget", "0", "--rounds", "2", *named], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows: list[Any] = json.loads(target.read_text())["results"]
+    for row in rows:
+        assert row["shape"] in done.stdout and row["call_us"] > 0 and row["rival_call_us"] > 0 and row["of_copy"] > 0
+        assert math.isclose(row["times_rival"], row["rival_call_us"] / row["call_us"])
+    return rows
+
+
 @untraced()
 def test_the_benchmark_compares_and_writes_json(pocl: Device, tmp_path: Path) -> None:
-    target = tmp_path / "bench.json"
-    done = subprocess.run(
-        [
-            sys.executable, ROOT / "scripts" / "bench_reduce", "--device", pocl.selector, "--budget", "0",
-            "--rounds", "2", "--shape", "2000,300,mean", "--json", target,
-        ],
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "2000x300 mean" in done.stdout
-    [row] = json.loads(target.read_text())["results"]
-    assert row["call_us"] > 0 and row["rival_call_us"] > 0 and row["of_copy"] > 0
-    assert math.isclose(row["times_rival"], row["rival_call_us"] / row["call_us"])
+    [row] = benchmarked("bench_reduce", pocl, tmp_path, "2000,300,mean")
+    assert row["shape"] == "2000x300 mean"

@@ -29,9 +29,10 @@ from autotune.model.trial import Job, Timer, Trial, TrialState
 from autotune.store import Owner, Store, database
 from autotune.store import failures as failures_module
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from factories import evil
 from untraced import untraced
 
-EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
+EVIL = evil("worker")
 FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, POISON, NO_DEVICE_MEMORY, NO_HOST_MEMORY, ZERO_TIMERS = (
     range(10)
 )

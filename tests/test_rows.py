@@ -2,12 +2,9 @@
 
 import dataclasses
 import itertools
-import json
 import math
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ import pyopencl as cl
 import pyopencl.array as cla
 import pytest
 
-from autotune.device.opencl import Session
 from autotune.errors import ProblemError
 from autotune.kernels import find_family
 from autotune.kernels.reduce import ReduceProblem
@@ -33,21 +29,11 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import TrialState
 from autotune.runtime import Operation
 from autotune.space.search_space import SearchSpace
-from factories import LARGE_GPU, PROCESSOR, quick_job, spoil_sources
-from test_reduce import shuffle_through_local_memory, sub_groups_of_one
+from factories import LARGE_GPU, find_wrong, quick_job, read_shape, spoil_sources
+from test_reduce import DEVICES, PHONE, benchmarked, shuffle_through_local_memory, sub_groups_of_one
 from untraced import untraced
 
-ROOT = Path(__file__).resolve().parent.parent
-
-SMALLEST = DeviceLimits(max_work_group_size=1, max_work_item_sizes=(1, 1, 1), local_memory_bytes=0)
-PHONE = DeviceLimits(compute_units=4, has_sub_groups=True, local_memory_bytes=32 * 1024)
-DEVICES = {"smallest": SMALLEST, "phone": PHONE, "processor": PROCESSOR, "large": LARGE_GPU}
 SIZES = [(1, 2), (3, 258), (512, 768), (1, 200_000), (100_000, 64), (4096, 4096), (7, 65_538), (2**20, 2)]
-
-
-@pytest.fixture(scope="module")
-def measurer(pocl: Device) -> Measurer:
-    return Measurer(Session(pocl.selector))
 
 
 class TestProblem:
@@ -63,10 +49,7 @@ class TestProblem:
         ],
     )
     def test_is_read_from_text(self, text: str, label: str) -> None:
-        problem = RowsProblem.parse(text)
-        assert problem.label == label
-        assert RowsProblem.parse(problem.label) == problem
-        assert RowsProblem.from_dict(json.loads(problem.key)) == problem
+        assert read_shape(RowsProblem, text).label == label
 
     @pytest.mark.parametrize(
         "text",
@@ -285,13 +268,7 @@ def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyP
         batch=14, channels=96 if is_rope else 99, operation=operation, heads=3 if is_rope else 1,
         pitch=208, out_pitch=104,
     )  # fmt: skip
-    measurer._built.clear()
-    assert measurer.measure(quick_job("", problem, right, seed=1)).state is TrialState.COMPLETE
-    spoil_sources(monkeypatch, spoil)
-    measurer._built.clear()
-    states = [measurer.measure(quick_job("", problem, right, seed=seed)).state for seed in range(3)]
-    measurer._built.clear()
-    assert states == [TrialState.WRONG_RESULT] * 3
+    find_wrong(measurer, monkeypatch, problem, right, spoil)
 
 
 def in_float32(problem: RowsProblem, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -459,17 +436,5 @@ class TestRuntime:
 
 @untraced()
 def test_the_benchmark_compares_and_writes_json(pocl: Device, tmp_path: Path) -> None:
-    target = tmp_path / "bench.json"
-    shapes = ["60,32,softmax_row_mask", "60,32,rope,heads=2", "60,32,layer_norm"]
-    done = subprocess.run(
-        [
-            sys.executable, ROOT / "scripts" / "bench_rows", "--device", pocl.selector, "--budget", "0",
-            "--rounds", "2", *(word for shape in shapes for word in ("--shape", shape)), "--json", target,
-        ],
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    for row in json.loads(target.read_text())["results"]:
-        assert row["shape"] in done.stdout and row["call_us"] > 0 and row["of_copy"] > 0
-        assert math.isclose(row["times_rival"], row["rival_call_us"] / row["call_us"])
+    shapes = ("60,32,softmax_row_mask", "60,32,rope,heads=2", "60,32,layer_norm")
+    assert len(benchmarked("bench_rows", pocl, tmp_path, *shapes)) == len(shapes)

@@ -58,11 +58,6 @@ PADDED = FAMILY.complete(Configuration.of("microtile", b_storage="buffer", **TIL
 
 
 @pytest.fixture(scope="module")
-def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("binaries")
-
-
-@pytest.fixture(scope="module")
 def make(pocl: Device, binaries: Path) -> Callable[..., Gemm]:
     """A Gemm for which one configuration was measured to be the best, at every size."""
 

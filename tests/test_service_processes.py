@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from fake_adb import FakeAdb, give_pocl, missing_for_kernels
 from invented_service import in_thread, invented_time, invented_worker, wait_for
+from ports import free_port
 from untraced import untraced
 
 WITHOUT = "sqlalchemy alembic optuna rich fastapi starlette pydantic uvicorn httpx"
@@ -60,9 +60,7 @@ class Processes:
         self._token = folder / "token"
         self._token.write_text(TOKEN)
         self._log = (folder / "log").open("w")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 

@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -53,6 +52,7 @@ from invented_service import (
     slow,
     wait_for,
 )
+from ports import free_port
 
 DEVICE = INVENTED_PROCESSOR
 REQUESTS = tuple(Request(problem=GemmProblem(m=size, n=96, k=96)) for size in (96, 112, 128))
@@ -427,9 +427,7 @@ class Processes:
         self.running: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> str:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         where = ["serve", "--port", str(port), "--db", self._place]
         self.running.append(subprocess.Popen([sys.executable, "-c", HASTY, *where], start_new_session=True))
         return f"http://127.0.0.1:{port}"

@@ -20,9 +20,9 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.measure.worker import Worker
 from autotune.model.device import Device
 from autotune.model.trial import QUARANTINED_STATES, Job, TrialState
-from factories import quick_job
+from factories import evil, quick_job
 
-EVIL = (sys.executable, str(Path(__file__).parent / "evil_worker.py"))
+EVIL = evil("worker")
 FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, OWN_FAULT, BROKEN = 0, 1, 2, 3, 4, 5, 10, 11
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device.opencl import Session
 from autotune.kernel_file.family import FileFamily
 from autotune.kernels import find_family
 from autotune.measure.measurer import Measurer
@@ -18,11 +17,6 @@ from wrong_variants import KERNELS, Change
 
 ROUNDS = 3
 """Jobs, of fresh inputs each, as a configuration that wins has: two of the search, and one of the finals."""
-
-
-@pytest.fixture(scope="module")
-def measurer(pocl: Device) -> Measurer:
-    return Measurer(Session(pocl.selector))
 
 
 def judged(device: Device, measurer: Measurer, family: FileFamily) -> Trial:

@@ -88,10 +88,6 @@ class TransposeProblem(Problem):
     def bytes_moved(self) -> int:
         return 8 * self.rows * self.columns
 
-    @property
-    def size_vector(self) -> tuple[int, ...]:
-        return (self.rows, self.columns)
-
     def resized(self, sizes: Sequence[int]) -> Self:
         rows, columns = sizes
         return type(self)(rows=rows, columns=columns)
@@ -118,7 +114,6 @@ class TransposeCase(Case):
             "input": self._input.ravel(),
             "output": np.full(self._input.size, np.nan, np.float32),
         }
-        self.scalars: Mapping[str, float] = {}
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
         return 0.0 if np.array_equal(outputs["output"], self._input.T.ravel()) else float("inf")

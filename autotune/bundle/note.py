@@ -1,7 +1,6 @@
 """What a bundle is for. The result repeats this note, so that it can be understood anywhere."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -49,10 +48,6 @@ class Note:
     def to_json(self) -> bytes:
         tasks = [{"family": task.problem.family, **write(task)} for task in self.tasks]
         return json.dumps({**write(self, without=("tasks",)), "tasks": tasks}, separators=(",", ":")).encode()
-
-
-def note_for(device: str, seconds: float, tasks: Sequence[Task]) -> Note:
-    return Note(code=code_version(), device=device, seconds=round(seconds), tasks=tuple(tasks))
 
 
 def read_note(data: bytes) -> Note:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.bundle.note import MOST_CANDIDATES, MOST_TASKS, Task, note_for
+from autotune.bundle.note import MOST_CANDIDATES, MOST_TASKS, Note, Task
 from autotune.bundle.script import Candidates, Share, read_back, too_large, write_work
 from autotune.device.links.toolchains import ANDROID, LINUX, build_agent, can_build
 from autotune.errors import ProblemError, UsageError
@@ -20,6 +20,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
 from autotune.propose.explorer import Neighbours
+from autotune.remote.wire import code_version
 from autotune.search.finals import FINALISTS
 from autotune.search.knowledge import Knowledge
 from autotune.search.proposals import Proposals
@@ -91,7 +92,8 @@ def make_bundle(
             bundle.writestr(_member("run.sh", 0o755), _SCRIPT.read_bytes())
             with bundle.open(_member("work.bin", 0o644), "w", force_zip64=True) as file:
                 parts = zip(chosen, _shares(device, fitting, chosen), strict=True)
-                note = note_for(device.slug, seconds, [_task(*both) for both in zip(fitting, chosen, strict=True)])
+                tasks = tuple(_task(*both) for both in zip(fitting, chosen, strict=True))
+                note = Note(code=code_version(), device=device.slug, seconds=round(seconds), tasks=tasks)
                 write_work(file, note, parts, is_cpu=device.limits.is_cpu, budget_s=seconds)
         draft.replace(path)
     except OSError as error:

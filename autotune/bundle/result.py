@@ -5,7 +5,7 @@ import struct
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,12 +23,6 @@ MOST_RUNS = 64
 MOST_OUTPUTS = 8
 """Outputs of a kernel, and other buffers that a check reads."""
 NAME = "result.bin"
-
-_KINDS = {
-    CONSTANTS[name]: name
-    for name in ("NOTE", "RESULT", "TOLD", "CHOSEN", "BEGUN", "BUILT", "OUTPUT", "TIMED", "FAILED", "SPENT", "SOLVED",
-                 "DROPPED", "CHECKED")
-}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,22 +219,19 @@ def _take_solved(result: Result, payload: memoryview) -> None:
     result.solved.add(number)
 
 
-def _take_begun(result: Result, payload: memoryview) -> None:
-    _record(result, payload)
-
-
-_TAKE = {
+_TAKE: dict[str, Callable[[Result, memoryview], object]] = {
     "RESULT": _take_head,
     "NOTE": _take_note,
     "TOLD": _take_told,
     "CHOSEN": _take_chosen,
-    "BEGUN": _take_begun,
+    "BEGUN": _record,
     "BUILT": _take_built,
     "OUTPUT": _take_output,
     "TIMED": _take_timed,
     "FAILED": _take_failed,
     "SPENT": _take_spent,
     "SOLVED": _take_solved,
-    "DROPPED": _take_begun,
-    "CHECKED": _take_begun,
+    "DROPPED": _record,
+    "CHECKED": _record,
 }
+_KINDS = {CONSTANTS[name]: name for name in _TAKE}

@@ -107,7 +107,8 @@ class Conversion:
             raise Unsuitable("it has no argument that it could write to")
         for a in changed:
             for b in memory:
-                if a.parent == b.parent and a.memory != b.memory and _overlap(a, b):
+                overlap = a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
+                if a.parent == b.parent and a.memory != b.memory and overlap:
                     raise Unsuitable(f"{a.name} and {b.name} share memory, which kernel files cannot express")
         for a in launch.arguments:
             if a.type == "sampler_t":
@@ -373,10 +374,6 @@ def _names_of(arguments: Sequence[Argument]) -> list[str]:
             by_memory[argument.memory] = name
         found.append(name)
     return found
-
-
-def _overlap(a: Argument, b: Argument) -> bool:
-    return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
 
 
 def _defines(option: str, names: Mapping[str, object]) -> bool:

@@ -45,7 +45,8 @@ class Parser(argparse.ArgumentParser):
         if invalid and (guess := did_you_mean(invalid[1], re.findall(r"[\w-]+", invalid[2]))):
             what = message.partition(":")[0].replace("argument COMMAND", "there is no command")
             raise UsageError(f"{what} {invalid[1]!r}", hint=guess)
-        unknown = [word for word in self._given if word.startswith("--") and not self._knows(word)]
+        known = self._option_string_actions
+        unknown = [word for word in self._given if word.startswith("--") and word.partition("=")[0] not in known]
         if unknown and "are required" in message:
             self._refuse(unknown)  # probably a misspelling of what is missing
         raise UsageError(message, hint=f"{self.prog} --help")
@@ -57,9 +58,6 @@ class Parser(argparse.ArgumentParser):
         if unknown and self._subparsers is None:
             self._refuse(unknown)
         return options, unknown
-
-    def _knows(self, word: str) -> bool:
-        return word.partition("=")[0] in self._option_string_actions
 
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:
         guesses = (did_you_mean(word.partition("=")[0], self._option_string_actions) for word in unknown)

@@ -10,7 +10,7 @@ from autotune.cli.output import print_json
 from autotune.codec import write
 from autotune.kernels import find_family
 from autotune.lookup.answer import plain_tuned
-from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Scalar
+from autotune.model.plan import Buffer, Launch, LocalMemory, Scalar
 
 
 @command(
@@ -41,7 +41,8 @@ def show_command(options: argparse.Namespace) -> int:
                 "problem": tuned.problem.to_dict(),
                 **plain_tuned(tuned),
                 "build_options": build_options,
-                **_plain_plan(plan),
+                "buffers": list(map(_plain_buffer, plan.buffers)),
+                "launches": list(map(_plain_launch, plan.launches)),
                 "source": source,
             }
         )
@@ -57,10 +58,6 @@ def show_command(options: argparse.Namespace) -> int:
         print_configuration(tuned.configuration, facts, sys.stdout)
         print_plan(plan, sys.stdout)
     return 0
-
-
-def _plain_plan(plan: Plan) -> dict[str, Any]:
-    return {"buffers": list(map(_plain_buffer, plan.buffers)), "launches": list(map(_plain_launch, plan.launches))}
 
 
 def _plain_buffer(buffer: Buffer) -> dict[str, Any]:

@@ -123,7 +123,11 @@ def _ask_child(environment: Mapping[str, str], limit_s: float, link: str = "") -
 def _devices_of(found: Survey) -> list[Device]:
     if not found.devices:
         reasons = f": {'; '.join(found.troubles)}" if found.troubles else ""
-        raise DeviceSelectionError(f"there is no OpenCL device{reasons}", hint=_nothing_mend())
+        hint = (
+            f"drivers are looked for in {vendors_folder()}; {POCL_HINT}{_cache_mend()}; "
+            "on Android set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib in Termux"
+        )
+        raise DeviceSelectionError(f"there is no OpenCL device{reasons}", hint=hint)
     for trouble in found.troubles:
         _LOG.warning("left out %s", trouble)
     return list(found.devices)
@@ -246,13 +250,6 @@ def _mend(wanted: str) -> str:
         return family.install if family else _CHOOSE
     places = [f"{path} ({'there' if Path(path).exists() else 'not there'})" for path in family.driver_files]
     return f"its driver is looked for in {', '.join([*places, vendors_folder()])}; {family.install}"
-
-
-def _nothing_mend() -> str:
-    return (
-        f"drivers are looked for in {vendors_folder()}; {POCL_HINT}{_cache_mend()}; "
-        "on Android set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib in Termux"
-    )
 
 
 def _cache_mend() -> str:

@@ -196,12 +196,7 @@ class Session:
 
     def write(self, memory: Memory, values: NDArray[Any], *, wait: bool = True) -> None:
         with _refusals():
-            if isinstance(memory, cl.Buffer):
-                event = cl.enqueue_copy(self.queue, memory, values, is_blocking=wait)
-            else:
-                event = cl.enqueue_copy(
-                    self.queue, memory, values, origin=(0, 0), region=_all(memory), is_blocking=wait
-                )
+            event = cl.enqueue_copy(self.queue, memory, values, is_blocking=wait, **_all(memory))
         if not wait:
             self._written.append(event)
 
@@ -220,14 +215,13 @@ class Session:
             if isinstance(source, cl.Buffer):
                 cl.enqueue_copy(self.queue, target, source, byte_count=size_bytes)
             else:
-                cl.enqueue_copy(self.queue, target, source, src_origin=(0, 0), dest_origin=(0, 0), region=_all(source))
+                cl.enqueue_copy(
+                    self.queue, target, source, src_origin=(0, 0), dest_origin=(0, 0), region=_all(source)["region"]
+                )
 
     def read(self, memory: Memory, into: NDArray[Any]) -> None:
         with _refusals():
-            if isinstance(memory, cl.Buffer):
-                cl.enqueue_copy(self.queue, into, memory, is_blocking=True)
-            else:
-                cl.enqueue_copy(self.queue, into, memory, origin=(0, 0), region=_all(memory), is_blocking=True)
+            cl.enqueue_copy(self.queue, into, memory, is_blocking=True, **_all(memory))
         self._written.clear()
 
     # Launches
@@ -368,9 +362,9 @@ def _new_queue(place: "str | cl.Context", profiles: bool) -> tuple[cl.Context, c
         raise DeviceSelectionError(f"device {place} cannot be opened: {first_line(error)}") from error
 
 
-def _all(image: Memory) -> tuple[int, int]:
-    """Return the region of a whole image, in pixels."""
-    return image.width, image.height
+def _all(memory: Memory) -> dict[str, Any]:
+    """Return the arguments of a copy that stand for a whole image, in pixels; none for a buffer."""
+    return {} if isinstance(memory, cl.Buffer) else {"origin": (0, 0), "region": (memory.width, memory.height)}
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from autotune.display.console import Page
 from autotune.display.words import (
-    baseline_gain_text,
     bytes_text,
     duration_text,
     gain_text,
@@ -172,7 +171,9 @@ def _outcome_columns(outcomes: "Sequence[Outcome]") -> "_Columns[Outcome]":
         "kernel": of_winner(lambda winner: winner.configuration.algorithm, "none"),
         "calls": lambda outcome: str(outcome.request.calls),
         "from": lambda outcome: outcome.request.label,
-        _over_baseline(outcomes): of_winner(baseline_gain_text),
+        _over_baseline(outcomes): of_winner(
+            lambda winner: f"{gain:.3g}x" if (gain := winner.gain_over_baseline) else "-"
+        ),
         "trials": lambda outcome: str(outcome.new_trials),
         "spent": lambda outcome: duration_text(outcome.seconds) if outcome.seconds else "",
         "may still gain": lambda outcome: "" if outcome.gain_left is None else percent_text(outcome.gain_left),

@@ -78,10 +78,6 @@ def drift_text(slowdown: float) -> str:
     return f"{how} than at the start: times are corrected"
 
 
-def baseline_gain_text(winner: Winner) -> str:
-    return f"{winner.gain_over_baseline:.3g}x" if winner.gain_over_baseline else "-"
-
-
 def recheck_text(recheck: "Recheck") -> str:
     """Describe a recheck: ``still holds``, ``slower: 1.2 times the earlier time``, ``failed: panel takes over``."""
     from autotune.search.recheck import Standing

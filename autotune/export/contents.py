@@ -52,7 +52,8 @@ def read_tables(
     for stored in store.best(device_slug, family):
         winner = replace(stored, configuration=known.complete(stored.configuration))
         if not known.misfits(winner.configuration):
-            found[winner.device].append(_printable_winner(winner))
+            made = replace(winner.provenance, **_printable_texts(winner.provenance))
+            found[winner.device].append(replace(winner, provenance=made))
     tables = [
         DeviceTable(
             device=_printable_device(with_faults(known_here[slug], store)),
@@ -101,10 +102,6 @@ def _with_predictors(store: Store, table: DeviceTable, family: KernelFamily) -> 
 def _printable_device(device: Device) -> Device:
     limits = replace(device.limits, extensions=tuple(printable(name) for name in device.limits.extensions))
     return replace(device, limits=limits, **_printable_texts(device))
-
-
-def _printable_winner(winner: Winner) -> Winner:
-    return replace(winner, provenance=replace(winner.provenance, **_printable_texts(winner.provenance)))
 
 
 def _printable_texts(value: object) -> dict[str, Any]:

@@ -46,7 +46,8 @@ def write_package(folder: Path, files: Mapping[str, str], *, force: bool = False
         with tempfile.TemporaryDirectory(dir=folder, prefix=".autotune-") as name:
             draft = Path(name)
             for file, text in files.items():
-                (draft / file).write_text(_marked(text), encoding="ascii", newline="\n")
+                marked = _MARK.format(_hash(text.encode("ascii"))) + text
+                (draft / file).write_text(marked, encoding="ascii", newline="\n")
             for file in files:
                 if file not in kept:
                     (draft / file).replace(folder / file)
@@ -77,10 +78,6 @@ def _check_files(folder: Path, files: Mapping[str, str], *, force: bool) -> list
     if not force and set(changed) - {EXAMPLE}:
         raise UsageError(f"{folder} has files that were changed since their export: {', '.join(changed)}", hint=_FORCE)
     return kept
-
-
-def _marked(text: str) -> str:
-    return _MARK.format(_hash(text.encode("ascii"))) + text
 
 
 def _hash(data: bytes) -> str:

@@ -35,7 +35,6 @@ class FileCase(Case):
         """`reference` is the configuration whose outputs on the device are right, if the file names nothing else."""
         self._file = file
         self.reference = reference
-        self.scalars: Mapping[str, float] = {}
         self._seed = seed
         numbers = np.random.default_rng(seed)
         inputs: dict[str, NDArray[Any]] = {}

@@ -196,7 +196,8 @@ def _lines(name: str, source: _Source, arguments: list[Argument], group: str) ->
     yield f'name = "{family}"'
     yield f'source = "{name}"'
     yield "# Work-items in each dimension, and the work-group: formulas over sizes and parameters."
-    groups = {"global_size": ", ".join(_items(source, sizes, local)), "local_size": ", ".join(_padded(source, local))}
+    padded = [*local, *["1"] * (source.dimensions - len(local))]
+    groups = {"global_size": ", ".join(_items(source, sizes, local)), "local_size": ", ".join(padded)}
     lines = [a for a in arguments if a.type == "image1d_buffer_t"]
     if lines:
         written = ", ".join(f'{key} = "{value}"' for key, value in groups.items())
@@ -266,10 +267,6 @@ def _items(source: _Source, sizes: list[str], local: list[str]) -> list[str]:
     parts = [*local, *[""] * (dimensions - len(local))]
     pairs = zip(along + [""] * dimensions, parts, strict=False)
     return [f"round_up({size}, {part})" if size and part else size or part or "1" for size, part in pairs]
-
-
-def _padded(source: _Source, local: list[str]) -> list[str]:
-    return [*local, *["1"] * (source.dimensions - len(local))]
 
 
 def is_counted(name: str, source: str) -> bool:

@@ -54,10 +54,6 @@ class FileProblem(Problem):
     def bytes_moved(self) -> int:
         return self._work("bytes") or sum(b.size_bytes for b in self._operands)
 
-    @property
-    def size_vector(self) -> tuple[int, ...]:
-        return tuple(getattr(self, name) for name in self.size_axes)
-
     def resized(self, sizes: Sequence[int]) -> Self:
         return type(self)(**dict(zip(self.size_axes, sizes, strict=True)))
 

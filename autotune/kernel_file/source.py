@@ -23,7 +23,7 @@ def template_of(file: KernelFile, sources: Sequence[str]) -> str:
     lines = [f"#define {name} {{{{ {name} }}}}" for name in names]
     texts = ["\n".join(lines)] if not all(name.endswith(TEMPLATE) for name in sources) else []
     for name in sources:
-        text = _Inclusion(folder).of(inside(folder, name))
+        text = with_includes(inside(folder, name), folder)
         own = f'#line 1 "{Path(name).name}"\n{_verbatim(_without_definitions(text, names))}'
         texts.append(text if name.endswith(TEMPLATE) else own)
     return "\n".join(texts)
@@ -55,29 +55,28 @@ def read_text(path: Path) -> str:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from error
 
 
-def with_includes(path: Path) -> str:
-    """Return the text of a source with the files inserted that it includes and that lie in its folder."""
-    return _Inclusion(path.parent).of(path)
+def with_includes(path: Path, folder: Path | None = None) -> str:
+    """Return the text of a source with the files inserted that it includes and that lie beside.
 
+    They must be in `folder`, by default its own; what is not there is left to the driver's compiler. Raises UsageError.
+    """
+    count = 0
 
-class _Inclusion:
-    """Replaces ``#include "file"`` by the file where it lies beside; others are left to the driver's compiler."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._included = 0
-
-    def of(self, path: Path) -> str:
+    def of(path: Path) -> str:
         def included(found: re.Match[str]) -> str:
+            nonlocal count
             beside = path.parent / found[1]
             if not beside.is_file():
                 return found[0]
-            self._included += 1
-            if self._included > _MOST_INCLUDED:
+            count += 1
+            if count > _MOST_INCLUDED:
                 raise UsageError(f"{path} includes more than {_MOST_INCLUDED} files, perhaps itself")
-            return self.of(inside(self._folder, str(beside)))
+            return of(inside(root, str(beside)))
 
         return _INCLUDE.sub(included, read_text(path))
+
+    root = folder or path.parent
+    return of(path)
 
 
 def _verbatim(text: str) -> str:

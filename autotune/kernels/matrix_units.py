@@ -1,6 +1,6 @@
 """What algorithms with NVIDIA's matrix units declare alike: macro-tiles that sub-groups share out in tiles."""
 
-from autotune.space.family import constraint
+from autotune.space.family import constraint, features
 
 SUB_GROUP = 32
 """Work-items whose registers together hold the operands of a matrix unit."""
@@ -18,3 +18,4 @@ SUB_GROUPS_TILE = (
         "a compute unit would be half idle, or the device does not allow so many work-items",
     ),
 )
+FEATURES = features(ITEMS, "sub_group_tile_m * sub_group_tile_n", "macro_tile_m * macro_tile_n", "stages * tile_k")

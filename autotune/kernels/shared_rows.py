@@ -1,7 +1,9 @@
 """What the families that go over the rows of an input, reduce and rows, declare alike."""
 
-from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Constraint, Parameter, constraint, parameter
+from autotune.space.family import Algorithm, Constraint, Parameter, constraint, features, parameter
+
+UNDER_WAY = "vector_width * unroll"
+"""Elements that a work-item has under way."""
 
 WORK_GROUP_FITS = constraint(
     "work_group_fits_device",
@@ -21,14 +23,18 @@ LOCAL_MEMORY = constraint(
     "totals_fit_local_memory", "4 * work_group_size <= local_memory_bytes", "the totals exceed local memory"
 )
 ROWS_PER_GROUP = parameter("rows_per_group", (1, 2, 4, 8, 16, 32, 64), "rows that a work-group computes side by side")
+ROWS_TO_DO = constraint(
+    "rows_to_do", "rows_per_group < 2 * batch", "most of every work-group would have no row to compute"
+)
+ITEMS_TO_DO = constraint(
+    "items_to_do",
+    "work_group_size * vector_width * unroll < 2 * channels * rows_per_group",
+    "one pass of the work-items that share a row is longer than the row",
+)
 _SHARED_ROWS = (
     constraint("row_is_shared", "work_group_size >= 2 * rows_per_group", "a row needs two work-items or more"),
-    constraint("rows_to_do", "rows_per_group < 2 * batch", "most of every work-group would have no row to compute"),
-    constraint(
-        "items_to_do",
-        "work_group_size * vector_width * unroll < 2 * channels * rows_per_group",
-        "one pass of the work-items that share a row is longer than the row",
-    ),
+    ROWS_TO_DO,
+    ITEMS_TO_DO,
 )
 """Of algorithms in which the work-items of a work-group share rows."""
 _ROW_A_WORK_ITEM = (
@@ -55,15 +61,21 @@ _TAKES_PTX = constraint("device_takes_ptx", "has_ptx == 1", "only NVIDIA's compi
 _ROW_OF = parameter("row_of", ("work_group", "sub_group"), "what shares a row")
 _STANDARD = parameter("standard", ("CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested")
 
+LEAST_SUB_GROUP = 16
+"""Work-items assumed in a sub-group. Larger ones compute several rows each; of smaller ones, some compute none."""
+OF_ROWS = {
+    # Rows that a work-group computes, side by side or one after the other.
+    "rows": f"max(work_group_size, 1) if algorithm == 'serial' else max(work_group_size // {LEAST_SUB_GROUP}, 1) "
+    "if row_of == 'sub_group' else rows_per_group",
+    "items_per_row": "1 if algorithm == 'serial' else max(work_group_size // rows, 1)",
+    "in_pass": "unroll * items_per_row",
+}
+"""Names in the formulas of plans."""
+
 
 def work_group(*values: int) -> Parameter:
     """Return the parameter for the size of a work-group."""
     return parameter("work_group_size", values, "work-items in a work-group; 0 leaves it to the driver")
-
-
-def features(*texts: str) -> tuple[Expression, ...]:
-    """Return the derived numbers of an algorithm, after the elements that a work-item has under way."""
-    return tuple(Expression(text) for text in ("vector_width * unroll", *texts))
 
 
 def row_algorithms(
@@ -81,14 +93,14 @@ def row_algorithms(
     """
     groups = work_group(16, 32, 64, 128, 256, 512, 1024)
     in_group = (*common, *joined, *_SHARED_ROWS, *fits_group, LOCAL_MEMORY)
-    per_row = features("work_group_size // rows_per_group")
+    per_row = features(UNDER_WAY, "work_group_size // rows_per_group")
     return (
         Algorithm(
             name="serial",
             meaning="one row per work-item",
             parameters=(work_group(0, 1, 8, 32, 64, 128, 256), *reading),
             constraints=(*common, *_ROW_A_WORK_ITEM),
-            features=features(),
+            features=features(UNDER_WAY),
         ),
         Algorithm(
             name="local_tree",
@@ -109,6 +121,6 @@ def row_algorithms(
             meaning="one row per work-group or sub-group, joined by the device's sub-group reduction",
             parameters=(groups, _ROW_OF, *reading, *kept, _STANDARD),
             constraints=(*common, *joined, LOCAL_MEMORY, *_SUB_GROUPS, *fits_sub_group),
-            features=features(),
+            features=features(UNDER_WAY),
         ),
     )

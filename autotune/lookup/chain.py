@@ -271,11 +271,11 @@ def relatives(
     """
     from autotune.device.identity import architecture_of
 
-    architecture = architecture_of(running.slug)
+    architecture, beginning = architecture_of(running.slug), running.slug.partition("-")[0]
     siblings, others = [], []
     for slug in slugs:
-        if slug == running.slug or not _may_be_related(slug, running):
-            continue
+        if slug == running.slug or slug.partition("-")[0] != beginning:
+            continue  # so that tables of other vendors' devices are not read; a CPU's slug starts with its runtime
         device = device_of(slug)
         if device is None or device.family != running.family:
             continue
@@ -283,24 +283,13 @@ def relatives(
             siblings.append(device)
         elif device.family != "gpu" or device.vendor == running.vendor:
             others.append(device)
+    units = max(1, running.limits.compute_units)
     for match, found in ((Match.SIBLING, siblings), (Match.VENDOR, others)):
-        found.sort(key=lambda device: (_unlikeness(device.limits, running.limits), device.slug))
+        found.sort(key=lambda device: (abs(log(max(1, device.limits.compute_units) / units)), device.slug))
         yield from ((match, device) for device in found[:_MOST_RELATIVES])
 
 
 _RELATION = {Match.SIBLING: "has the same architecture", Match.VENDOR: "belongs to the same family of devices"}
-
-
-def _may_be_related(slug: str, running: Device) -> bool:
-    """Compare the first parts of the slugs, so that tables of other vendors' devices are not read.
-
-    The slug of a CPU starts with its OpenCL runtime.
-    """
-    return slug.partition("-")[0] == running.slug.partition("-")[0]
-
-
-def _unlikeness(one: DeviceLimits, other: DeviceLimits) -> float:
-    return abs(log(max(1, one.compute_units) / max(1, other.compute_units)))
 
 
 def guess(slug: str) -> Device:

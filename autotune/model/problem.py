@@ -96,9 +96,9 @@ class Problem(ABC):
         """Minimum memory traffic in bytes: each input read once, each output written once."""
 
     @property
-    @abstractmethod
     def size_vector(self) -> tuple[int, ...]:
         """The sizes that the distance between two problems is computed from, all at least 1."""
+        return _fields_of(type(self)).sizes(self)
 
     @abstractmethod
     def resized(self, sizes: Sequence[int]) -> Self:
@@ -206,6 +206,8 @@ class _Fields(NamedTuple):
     names: tuple[str, ...]
     read: Callable[[Problem], tuple[Any, ...]]
     """Returns the values of `names`."""
+    sizes: Callable[[Problem], tuple[Any, ...]]
+    """Returns the values of the size axes."""
     texts: tuple[str, ...]
     """Names of the string fields."""
     key: str
@@ -228,6 +230,7 @@ def _fields_of(problem_type: type[Problem]) -> _Fields:
     return _Fields(
         names=tuple(names),
         read=_values_of(names),
+        sizes=_values_of(problem_type.size_axes),
         texts=texts,
         key=f"{{{','.join(f'{chr(34)}{name}{chr(34)}:%s' for name in in_key)}}}",
         read_key=_values_of(in_key),

@@ -238,7 +238,8 @@ class Engine:
             return BoundCall(port, program, work, (), {**fixed, **operands}, tuple(plan.named_scalars))
 
         def unpacking() -> BoundCall:
-            undone = _part(plan, [_undone(launch) for launch in packs])
+            again = Scalar(dtype="int32", value=1)  # see `KernelFamily.can_unpack`
+            undone = _part(plan, [replace(its, arguments=(*its.arguments[:-1], again)) for its in packs])
             return BoundCall(port, program, undone, (constant, packed), {})
 
         ready = Ready(
@@ -278,11 +279,6 @@ def can_be_undone(launch: Launch) -> bool:
     """Return whether a launch that prepares an operand has the last argument by which it can undo that."""
     last = launch.arguments[-1]
     return isinstance(last, Scalar) and not last.name and last.value == 0
-
-
-def _undone(launch: Launch) -> Launch:
-    """Return a launch that undoes one which prepares an operand; see `KernelFamily.can_unpack`."""
-    return replace(launch, arguments=(*launch.arguments[:-1], Scalar(dtype="int32", value=1)))
 
 
 _hashes: dict[str, str] = {}

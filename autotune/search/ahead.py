@@ -99,6 +99,8 @@ class Ahead:
         self._takes_turns = knowledge.device.limits.is_cpu
         self._task = knowledge
         self._builds = builds
+        self.builds_ahead = builds is not None
+        """Whether configurations are built before they are handed out."""
         self._building: dict[Future[Build], Prepared] = {}
         self._ready: deque[Prepared] = deque()
         self._build_seconds: deque[float] = deque(maxlen=20)
@@ -131,11 +133,6 @@ class Ahead:
         """Start building the first proposals before any is requested, unless that would disturb."""
         if self._builds is not None and not self._takes_turns:
             self._fill(min(most, self._builds.size))
-
-    @property
-    def builds_ahead(self) -> bool:
-        """Whether configurations are built before they are handed out."""
-        return self._builds is not None
 
     def go_on(self) -> None:
         """While a configuration is measured, propose and start the next builds, unless that would disturb."""
@@ -196,18 +193,14 @@ class Ahead:
                     break
                 self._start(configuration)
                 begun += 1
-            self._end_launched()
+            if self._launched:
+                self._bench.end(self._launched)
+                self._launched = []
             if not self._building:
                 return
             if begun + len(waiting) < wanted and not waiting:  # propose now, so that no builder has to wait
                 waiting.extend(filter(None, [self.proposals.next()]))
             self._collect()
-
-    def _end_launched(self) -> None:
-        """Remove configurations whose launch by a builder has ended from those in flight."""
-        if self._launched:
-            self._bench.end(self._launched)
-            self._launched = []
 
     def _start(self, configuration: Configuration) -> None:
         assert self._builds is not None

@@ -5,6 +5,7 @@ import enum
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,9 +77,8 @@ def recheck(
     The result is stored. `should_stop` is called after each trial; a problem that is broken off is not among the
     results. Raises WorkerError when the device cannot be used.
     """
-    place = worker or Worker()
     found: list[Recheck] = []
-    try:
+    with closing(worker or Worker()) as place:
         for number, winner in enumerate(winners, start=1):
             listener.recheck_started(winner, number, len(winners))
             result = _Rechecking(device, winner, store, place, should_stop).run()
@@ -86,8 +86,6 @@ def recheck(
                 break
             found.append(result)
             listener.recheck_finished(result)
-    finally:
-        place.close()
     return found
 
 

@@ -103,9 +103,7 @@ class Sentinel:
         for revision in revisions:
             self._knowledge.revise(revision.trial)
         self._rest_while_it_helps(before)
-        if self.slowdown != self._told:
-            self._told = self.slowdown
-            self._tell(self.slowdown, 0.0)
+        self._tell_change()
         if revisions:
             self._repeat(revisions)
             self._knowledge.record_provisional()
@@ -122,25 +120,20 @@ class Sentinel:
         ends = self._clock() + min(HEAT_S, HEAT_SHARE * seconds)
         times_ns: list[float] = []
         while self._clock() < ends and not self._should_stop():
-            trial = self._time(dataclasses.replace(self._job_of(best), min_sample_ns=HEATING_NS))
+            trial, revisions = self._run_sentinel(best, HEATING_NS)
+            for revision in revisions:
+                self._knowledge.revise(revision.trial)
             times_ns = [*times_ns, trial.time_ns][-STEADY_RUNS:]
             is_steady = max(times_ns) <= (1 + STEADY) * min(times_ns)
             if trial.state is not TrialState.COMPLETE or (is_steady and len(times_ns) == STEADY_RUNS):
                 break
         self._looked = self._clock()
+        self._tell_change()
+
+    def _tell_change(self) -> None:
         if self.slowdown != self._told:
             self._told = self.slowdown
             self._tell(self.slowdown, 0.0)
-
-    def _time(self, job: Job) -> Trial:
-        """Run a job of the sentinel, and learn from it."""
-        trial = self._bench.run(dataclasses.replace(job, samples=SAMPLES), SENTINEL)
-        if trial.state is not TrialState.COMPLETE:
-            self._knowledge.learn(trial)
-            return trial
-        for revision in self._knowledge.drift.observe(trial):
-            self._knowledge.revise(revision.trial)
-        return trial
 
     @property
     def is_due_next(self) -> bool:
@@ -164,20 +157,24 @@ class Sentinel:
         revisions: list[Revision] = []
         old = drift.sentinel
         if old is not None and knowledge.is_sound(old):
-            revisions = self._run_sentinel(old)
+            _, revisions = self._run_sentinel(old)
             if drift.is_suspected:
-                revisions = self._run_sentinel(old)
+                _, revisions = self._run_sentinel(old)
         best = next((trial.configuration for trial in knowledge.ranking), None)
         if best not in (None, old):
             self._run_sentinel(best)
         return revisions
 
-    def _run_sentinel(self, configuration: Configuration) -> list[Revision]:
-        run = self._bench.run(dataclasses.replace(self._job_of(configuration), samples=SAMPLES), SENTINEL)
+    def _run_sentinel(
+        self, configuration: Configuration, sample_ns: int = Job.min_sample_ns
+    ) -> tuple[Trial, list[Revision]]:
+        """Return a run, and the trials before it that it revises."""
+        job = dataclasses.replace(self._job_of(configuration), samples=SAMPLES, min_sample_ns=sample_ns)
+        run = self._bench.run(job, SENTINEL)
         if run.state is TrialState.COMPLETE:
-            return self._knowledge.drift.observe(run)
+            return run, self._knowledge.drift.observe(run)
         self._knowledge.learn(run)
-        return []
+        return run, []
 
     def _job_of(self, configuration: Configuration) -> Job:
         """Return a job that only times, since the configuration was verified before."""

@@ -63,12 +63,9 @@ class Transfer:
         here = self._device
         alike = (d for d in self._store.devices() if d.slug != here.slug and d.limits.is_cpu == here.limits.is_cpu)
         others = {device.slug: device for device in alike}
-
-        def remoteness(device: Device) -> tuple[bool, bool, str]:
-            return device.family != here.family, device.vendor != here.vendor, device.slug
-
+        ranked = sorted(others.values(), key=lambda d: (d.family != here.family, d.vendor != here.vendor, d.slug))
         found: list[tuple[str, Problem, Configuration]] = []
-        for device in sorted(others.values(), key=remoteness)[:MOST_ASKED]:
+        for device in ranked[:MOST_ASKED]:
             winners = {w.problem: w.configuration for w in self._store.best(device.slug, self._family.name)}
             found += [(device.slug, problem, winners[problem]) for problem in self._nearest(list(winners))[:1]]
             if len(found) == SIBLINGS:

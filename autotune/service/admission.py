@@ -79,7 +79,8 @@ class Admission:
                 if message["status"] == HTTPStatus.UNAUTHORIZED and headers.get(b"authorization"):
                     await self._guesses.hold_up(_address(scope))
                 _log(scope, message["status"])
-                self._answered[_method(scope), message["status"]] += 1
+                method = scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "DELETE") else "other"
+                self._answered[method, message["status"]] += 1
             await send(message)
 
         refusal = self._of_stranger(scope, headers) or self._of_token(scope, headers) or _of_length(scope, headers)
@@ -93,7 +94,8 @@ class Admission:
         host = text_of(headers.get(b"host"))
         if self._access.is_open and _parts(f"//{host}").hostname not in LOOPBACK:
             return 403, "without a token, only requests to localhost are served", "start the service with --token-file"
-        if self._access.is_open and (_is_forwarded(headers) or scope.get("http_version") == "1.0"):
+        is_forwarded = any(name in _FORWARDED or name.startswith(b"x-forwarded-") for name in headers)
+        if self._access.is_open and (is_forwarded or scope.get("http_version") == "1.0"):
             return 403, "without a token, requests from a proxy are not served", "start the service with --token-file"
         is_api = _has_data(scope["path"])
         origin = text_of(headers.get(b"origin"))
@@ -195,10 +197,6 @@ def _has_data(path: str) -> bool:
     return path.startswith("/api/") or path == "/metrics"
 
 
-def _method(scope: Scope) -> str:
-    return scope["method"] if scope["method"] in ("GET", "HEAD", "POST", "DELETE") else "other"
-
-
 def _of_length(scope: Scope, headers: dict[bytes, bytes]) -> Refusal | None:
     length, path = text_of(headers.get(b"content-length")), scope["path"]
     if length and (not length.isdecimal() or len(length) > 18 or int(length) > _limit(path)):
@@ -252,10 +250,6 @@ def _log(scope: Scope, status: int) -> None:
 
 def _address(scope: Scope) -> str:
     return str(scope["client"][0]) if scope.get("client") else "unknown"
-
-
-def _is_forwarded(headers: dict[bytes, bytes]) -> bool:
-    return any(name in _FORWARDED or name.startswith(b"x-forwarded-") for name in headers)
 
 
 def _parts(url: str) -> SplitResult:

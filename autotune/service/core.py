@@ -89,7 +89,7 @@ class Service:
             self._standing, keeping = membership, membership.kept(HURRY_S)
         else:
             claim = self.store.claim_service()
-            self._standing, keeping = claim, claim.kept(self._tell_superseded, HURRY_S)
+            self._standing, keeping = claim, claim.kept(lambda: self._call_soon(self._give_way), HURRY_S)
         with keeping:
             yield
 
@@ -252,9 +252,6 @@ class Service:
                 self._call_soon(search.supersede)
             elif problem_id in held.cancelled and not search.is_cancelled:
                 self._call_soon(partial(self._cancel_search, search))
-
-    def _tell_superseded(self) -> None:
-        self._call_soon(self._give_way)
 
     def _give_way(self) -> None:
         _LOG.error("another service has taken over %s; this one stops", self.store.location)

@@ -16,13 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from autotune.codec import Node
 from autotune.errors import TableError, WorkerError, WorkerLostError
 from autotune.model.device import Device
 from autotune.model.trial import now_utc
-from autotune.remote.wire import plain_job, read_trial
+from autotune.remote.wire import read_trial
 from autotune.service.job_search import Stopping
 from autotune.service.station import Assignment, Station
 from autotune.store import Holder
@@ -309,11 +308,6 @@ class Fleet:
                 station.assignment.fail(Stopping())
             station.settle(is_stored=False)
             station.turn.set()
-
-
-def plain_assignment(assignment: Assignment) -> dict[str, Any]:
-    """Return an assignment in the form that workers read."""
-    return {"id": assignment.id, "job": plain_job(assignment.job)}
 
 
 def open_to(station: Station, leaders: dict[str, str]) -> set[tuple[str, str]]:

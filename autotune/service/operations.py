@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fastapi import APIRouter
@@ -33,19 +34,22 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """One metric with its values, each under labels."""
 
-    name: str
     kind: str
     """`counter` or `gauge`."""
+    name: str
     meaning: str
     values: Iterable[tuple[Mapping[str, object], float]]
 
     def __str__(self) -> str:
         head = [f"# HELP {self.name} {self.meaning}", f"# TYPE {self.name} {self.kind}"]
         return "\n".join([*head, *(f"{self.name}{_labels(labels)} {value:g}" for labels, value in self.values), ""])
+
+
+_counter, _gauge = partial(Metric, "counter"), partial(Metric, "gauge")
 
 
 def operation_routes(service: Service, pools: Pools, answered: Answered) -> APIRouter:
@@ -102,56 +106,28 @@ class _Readiness:
 
 def _live(service: Service, answered: Answered) -> Iterable[Metric]:
     """Yield what the process knows."""
-    stations = service.fleet.stations()
+    stations, now = service.fleet.stations(), time.monotonic()
+    of = [({"device": its.device.slug, "worker": its.name, "selector": its.device.selector}, its) for its in stations]
     states = Counter((station.device.slug, station.state) for station in stations)
-    yield Metric(
-        name="autotune_info", kind="gauge", meaning="Version of the service.",
-        values=[({"version": __version__, "code": code_version()}, 1)],
-    )  # fmt: skip
-    yield Metric(
-        name="autotune_devices_offered", kind="gauge", meaning="Devices that workers offer, by state.",
-        values=[({"device": slug, "state": state}, count) for (slug, state), count in states.items()],
-    )  # fmt: skip
-    yield Metric(
-        name="autotune_worker_trials_total", kind="counter", meaning="Trials of a worker since it was offered.",
-        values=[
-            ({"device": s.device.slug, "worker": s.name, "selector": s.device.selector}, s.trials) for s in stations
-        ],
-    )  # fmt: skip
-    yield Metric(
-        name="autotune_worker_silent_seconds", kind="gauge", meaning="Time since a worker was last heard from.",
-        values=[
-            ({"device": s.device.slug, "worker": s.name, "selector": s.device.selector}, time.monotonic() - s.heard)
-            for s in stations
-        ],
-    )  # fmt: skip
-    yield Metric(
-        name="autotune_searches", kind="gauge", meaning="Searches that run.", values=[({}, len(service.searches))]
-    )
-    yield Metric(
-        name="autotune_http_answers_total", kind="counter", meaning="Answers by method and status.",
-        values=[({"method": method, "status": status}, count) for (method, status), count in sorted(answered.items())],
-    )  # fmt: skip
-    yield Metric(
-        name="process_cpu_seconds_total", kind="counter",
-        meaning="Processor time of the process that answers, without those that search.",
-        values=[({}, time.process_time())],
-    )  # fmt: skip
+    requests = [({"method": method, "status": status}, count) for (method, status), count in sorted(answered.items())]
     found = [({"number": number}, _used(pid)) for number, pid in enumerate(service.search_pids)]
-    searching = [(labels, used) for labels, used in found if used]
-    yield Metric(
-        name="autotune_search_process_cpu_seconds_total", kind="counter", meaning="Processor time of a search process.",
-        values=[(labels, cpu_s) for labels, (cpu_s, _) in searching],
-    )  # fmt: skip
-    yield Metric(
-        name="autotune_search_process_resident_memory_bytes", kind="gauge", meaning="Memory of a search process.",
-        values=[(labels, memory) for labels, (_, memory) in searching],
-    )  # fmt: skip
+    searching = [(labels, *used) for labels, used in found if used]
+    yield _gauge("autotune_info", "Version of the service.", [({"version": __version__, "code": code_version()}, 1)])
+    yield _gauge("autotune_devices_offered", "Devices that workers offer, by state.", _by_device(states, "state"))
+    trials = [(labels, station.trials) for labels, station in of]
+    yield _counter("autotune_worker_trials_total", "Trials of a worker since it was offered.", trials)
+    silences = [(labels, now - station.heard) for labels, station in of]
+    yield _gauge("autotune_worker_silent_seconds", "Time since a worker was last heard from.", silences)
+    yield _gauge("autotune_searches", "Searches that run.", [({}, len(service.searches))])
+    yield _counter("autotune_http_answers_total", "Answers by method and status.", requests)
+    meaning = "Processor time of the process that answers, without those that search."
+    yield _counter("process_cpu_seconds_total", meaning, [({}, time.process_time())])
+    name, times = "autotune_search_process_cpu_seconds_total", [(labels, cpu_s) for labels, cpu_s, _ in searching]
+    yield _counter(name, "Processor time of a search process.", times)
+    name, sizes = "autotune_search_process_resident_memory_bytes", [(labels, memory) for labels, _, memory in searching]
+    yield _gauge(name, "Memory of a search process.", sizes)
     if (memory := _memory_bytes()) is not None:
-        yield Metric(
-            name="process_max_resident_memory_bytes", kind="gauge", meaning="Most memory that the service has used.",
-            values=[({}, memory)],
-        )  # fmt: skip
+        yield _gauge("process_max_resident_memory_bytes", "Most memory that the service has used.", [({}, memory)])
 
 
 class TrialTotals:
@@ -178,19 +154,13 @@ class TrialTotals:
 def _stored(store: Store, totals: TrialTotals) -> Iterable[Metric]:
     """Yield what the database knows. Raises StoreError."""
     jobs, _ = store.jobs.open_counts()
-    yield Metric(name="autotune_jobs_open", kind="gauge", meaning="Jobs that wait or run.", values=[({}, jobs)])
-    yield Metric(
-        name="autotune_open_job_problems", kind="gauge", meaning="Problems of open jobs, by state.",
-        values=_by_device(store.jobs.open_problems(), "state"),
-    )  # fmt: skip
-    yield Metric(
-        name="autotune_trials_total", kind="counter", meaning="Trials in the database, by how they ended.",
-        values=_by_device(totals.read(), "state"),
-    )  # fmt: skip
-    yield Metric(
-        name="autotune_quarantined", kind="gauge", meaning="Configurations in quarantine, by reason.",
-        values=_by_device(store.quarantine_counts(), "reason"),
-    )  # fmt: skip
+    yield _gauge("autotune_jobs_open", "Jobs that wait or run.", [({}, jobs)])
+    problems = _by_device(store.jobs.open_problems(), "state")
+    yield _gauge("autotune_open_job_problems", "Problems of open jobs, by state.", problems)
+    trials = _by_device(totals.read(), "state")
+    yield _counter("autotune_trials_total", "Trials in the database, by how they ended.", trials)
+    quarantined = _by_device(store.quarantine_counts(), "reason")
+    yield _gauge("autotune_quarantined", "Configurations in quarantine, by reason.", quarantined)
 
 
 def _by_device(counts: Mapping[tuple[str, str], int], name: str) -> list[tuple[Mapping[str, object], float]]:

@@ -170,13 +170,9 @@ def _looked_up(lookups: Lookups, request: Request, device: str, shape: str, fami
     known = lookups.direct(request.scope["query_string"])
     if known is not None:
         return Response(known, media_type="application/json")
-    _refuse_others(request, {"device", "shape", "family"})
-    return TunedAnswer.model_validate(lookups.answer(device, shape, family))
-
-
-def _refuse_others(request: Request, known: set[str]) -> None:
-    if unknown := request.query_params.keys() - known:
+    if unknown := request.query_params.keys() - {"device", "shape", "family"}:
         raise HTTPException(422, f"there is no parameter {visible(min(unknown))!r} here")
+    return TunedAnswer.model_validate(lookups.answer(device, shape, family))
 
 
 def _trial_view(stored: StoredTrial) -> TrialView:

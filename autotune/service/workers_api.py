@@ -10,9 +10,9 @@ from autotune.codec import Node
 from autotune.errors import TableError, WorkerError
 from autotune.kernels import family_names
 from autotune.lookup.json_table import read_device
-from autotune.remote.wire import code_version
+from autotune.remote.wire import code_version, plain_job
 from autotune.service.core import Service
-from autotune.service.fleet import MAX_WAIT_S, NameTakenError, NotStoredError, plain_assignment
+from autotune.service.fleet import MAX_WAIT_S, NameTakenError, NotStoredError
 from autotune.service.forms import MAX_WORKER_NAME, NAME, GreetingAnswer, LeaveForm, TurnAnswer, TurnForm, WorkerForm
 from autotune.service.job_search import Stopping
 from autotune.service.station import Station
@@ -60,7 +60,7 @@ def worker_routes(service: Service) -> APIRouter:
             raise HTTPException(422, str(error)) from error
         except Stopping as error:
             raise _stopping() from error
-        return TurnAnswer(trial=plain_assignment(given) if given else None, refused=refused)
+        return TurnAnswer(trial={"id": given.id, "job": plain_job(given.job)} if given else None, refused=refused)
 
     @routes.post("/{station_id}/leave", status_code=204)
     async def leave(station_id: StationId, form: LeaveForm) -> None:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -57,6 +58,10 @@ def parameter(name: str, values: Sequence[Value], meaning: str, *, neutral: Valu
 
 def constraint(name: str, condition: str, because: str) -> Constraint:
     return Constraint(name=name, condition=Expression(condition), because=because)
+
+
+def features(*texts: str) -> tuple[Expression, ...]:
+    return tuple(map(Expression, texts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +117,18 @@ class CExport:
     """How a configuration packs constant operands, as a number: what is packed serves all that have the same."""
     samples: Callable[[Configuration, Problem], Iterable[Problem]]
     """Returns problems of the same kind as an example that cover the variants of a configuration."""
+
+
+def ranked(
+    starts: Iterable[Configuration], rule: Mapping[Configuration, Mapping[str, int]], anywhere: Mapping[str, int]
+) -> Mapping[Configuration, Mapping[str, int]]:
+    """Return candidates with their place in the order of preference as a number: starts, meant anywhere, then a rule's.
+
+    Their estimate is that place, or negative.
+    """
+    first = dict.fromkeys(starts, anywhere)
+    found = first | {configuration: numbers for configuration, numbers in rule.items() if configuration not in first}
+    return {configuration: {**numbers, "order": order} for order, (configuration, numbers) in enumerate(found.items())}
 
 
 class KernelFamily(ABC):
@@ -253,6 +270,35 @@ class KernelFamily(ABC):
         return found
 
 
+class BuiltInFamily(KernelFamily):
+    """A family of this package: it has a formula for plans, and a module `reference` with a `Case` named after it."""
+
+    c_export: ClassVar[CExport]
+    shapes_to_check: ClassVar[tuple[str, ...]] = ()
+    """The examples, as people write them."""
+
+    def candidates(
+        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
+    ) -> Iterator[Configuration]:
+        """Yield those of the export, in their order, that it means for the problem and that are valid."""
+        values, estimate = problem.to_dict(), self.c_export.estimate
+        known = self.c_export.candidates(tuple(starts), limits).items()
+        meant = (configuration for configuration, numbers in known if estimate({**values, **numbers}) >= 0)
+        return (configuration for configuration in meant if not self.violations(problem, configuration, limits))
+
+    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
+        return self.c_export.plan.plan(problem, configuration)
+
+    def examples(self) -> tuple[Problem, ...]:
+        return tuple(map(self.problem_type.parse, self.shapes_to_check))
+
+    def make_case(self, problem: Problem, seed: int) -> "Case":
+        assert isinstance(problem, self.problem_type)
+        module = import_module(f"autotune.kernels.{self.name}.reference")  # loads NumPy, which lookups do not need
+        case: Case = getattr(module, f"{type(self).__name__}Case")(problem, seed)
+        return case
+
+
 def _texts_in(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.j2"))}
 
@@ -285,7 +331,7 @@ class Case(ABC):
     """A configuration whose outputs on the device are the right ones, passed to `expect` before the first check."""
     inputs: Mapping[str, "NDArray[Any]"]
     """Initial contents by buffer name; an output that must be written completely starts poisoned."""
-    scalars: Mapping[str, float]
+    scalars: Mapping[str, float] = MappingProxyType({})
     draws: Mapping[str, Draw] = MappingProxyType({})
     """For those of the inputs, by buffer name, that consist of nothing but random numbers."""
     remark: str = ""

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import Engine, make_url
 
 from autotune.errors import NotADatabaseError, StoreError
 from autotune.store.database import Target, check_file, file_engine, prepare_writing, server_engine
@@ -53,12 +53,12 @@ def restore(target: Target, file: Path, *, replaces: bool = False) -> None:
         return
     if not _is_dump(file):
         raise NotADatabaseError(f"{file} is not a backup of a PostgreSQL database", hint="name another file")
-    if _schema_of(target) is not Schema.NOTHING:
+    if _schema_in(server_engine(target), str(target)) is not Schema.NOTHING:
         raise StoreError(f"{target} is not empty", hint="create an empty database with createdb, and name it with --db")
     # Restores what is in the schema and not the schema, which is there.
     options = ["--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction"]
     _run("pg_restore", target, [*options, f"--schema={_schema_name(target)}", str(file.absolute())])
-    if _schema_of(target) is Schema.NOTHING:
+    if _schema_in(server_engine(target), str(target)) is Schema.NOTHING:
         raise StoreError(f"{file} holds no tables for the schema {_schema_name(target)} of {target}")
 
 
@@ -70,12 +70,8 @@ def _is_dump(file: Path) -> bool:
 def _restore_file(path: Path, file: Path, *, replaces: bool) -> None:
     if not check_file(file):
         raise StoreError(f"there is no backup {file}")
-    engine = file_engine(file, read_only=True)
-    try:
-        if read_schema(engine, str(file)) is Schema.NOTHING:
-            raise StoreError(f"{file} is empty")
-    finally:
-        engine.dispose()
+    if _schema_in(file_engine(file, read_only=True), str(file)) is Schema.NOTHING:
+        raise StoreError(f"{file} is empty")
     if check_file(path):
         if path.samefile(file):
             raise StoreError(f"{file} is the database itself", hint="name another file")
@@ -124,10 +120,9 @@ def _replacing(file: Path) -> Iterator[Path]:
         draft.replace(file)
 
 
-def _schema_of(target: Target) -> Schema:
-    engine = server_engine(target)
+def _schema_in(engine: Engine, location: str) -> Schema:
     try:
-        return read_schema(engine, str(target))
+        return read_schema(engine, location)
     finally:
         engine.dispose()
 

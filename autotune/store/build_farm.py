@@ -25,7 +25,7 @@ from autotune.lookup.values import read_family, readers_for
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
 from autotune.store.shared_queue import Queue
-from autotune.store.transactions import Transactions
+from autotune.store.transactions import Transactions, reads, writes
 from autotune.store.trials import ExampleBuild, insert_builds
 
 if TYPE_CHECKING:
@@ -122,18 +122,17 @@ class BuildFarm:
         self._transactions = transactions
         self._queue = Queue(TASK)
 
-    def take(self, targets: Iterable[BuildTarget], *, alone: bool) -> Taken | None:
+    @writes
+    def take(self, session: Session, targets: Iterable[BuildTarget], *, alone: bool) -> Taken | None:
         """Take the next batch for these targets: of those to be built `alone`, or of the others."""
         queues = [target.queue + (_ALONE if alone else "") for target in targets]
+        job = self._queue.take(session, queues)
+        return None if job is None else _taken(job)
 
-        def work(session: Session) -> Taken | None:
-            job = self._queue.take(session, queues)
-            return None if job is None else _taken(job)
-
-        return self._transactions.write(work)
-
+    @writes
     def keep(
         self,
+        session: Session,
         taken: Taken,
         device: Device,
         builds: Sequence[ExampleBuild],
@@ -145,47 +144,34 @@ class BuildFarm:
 
         Does nothing and returns False if the batch has been taken away from the builder that had it.
         """
+        if again:
+            self._queue.lock(session)
+        if not _is_taken(session, taken.job):
+            return False
+        insert_builds(session, device, builds)
+        if is_over:
+            self._queue.remove(session, taken.job)
+            _add(session, self._queue, again)
+        return True
 
-        def work(session: Session) -> bool:
-            if again:
-                self._queue.lock(session)
-            if not _is_taken(session, taken.job):
-                return False
-            insert_builds(session, device, builds)
-            if is_over:
-                self._queue.remove(session, taken.job)
-                _add(session, self._queue, again)
-            return True
-
-        return self._transactions.write(work)
-
-    def give_back(self, taken: Taken) -> None:
+    @writes
+    def give_back(self, session: Session, taken: Taken) -> None:
         """Let other builders take a batch. Does nothing if it has been taken away."""
+        if _is_taken(session, taken.job):
+            self._queue.put_back(session, taken.job, taken.job.queue)
 
-        def work(session: Session) -> None:
-            if _is_taken(session, taken.job):
-                self._queue.put_back(session, taken.job, taken.job.queue)
-
-        self._transactions.write(work)
-
-    def beat(self) -> list[Taken]:
+    @writes
+    def beat(self, session: Session) -> list[Taken]:
         """Show the others that this builder runs, and return what it still has."""
+        self._queue.renew(session)
+        return [_taken(job) for job in self._queue.ours(session)]
 
-        def work(session: Session) -> list[Taken]:
-            self._queue.renew(session)
-            return [_taken(job) for job in self._queue.ours(session)]
-
-        return self._transactions.write(work)
-
-    def stalled(self, targets: Iterable[BuildTarget]) -> list[Taken]:
+    @reads
+    def stalled(self, session: Session, targets: Iterable[BuildTarget]) -> list[Taken]:
         """Return the batches for these targets whose builder has died."""
         queues = {target.queue for target in targets}
-
-        def work(session: Session) -> list[Taken]:
-            jobs = self._queue.stalled(session)
-            return [_taken(job) for job in jobs if job.queue.removesuffix(_ALONE) in queues]
-
-        return self._transactions.read(work)
+        jobs = self._queue.stalled(session)
+        return [_taken(job) for job in jobs if job.queue.removesuffix(_ALONE) in queues]
 
     def waiting(self) -> dict[BuildTarget, int]:
         """Count the batches that wait for a builder, by what they need; those of a version not known are left out."""

@@ -14,7 +14,7 @@ from autotune.codec import parse, read, write
 from autotune.model.checkup import PROBES_VERSION, Checkup
 from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.store.models import Base, DeviceRow, device_row, insert_once, plain_text
-from autotune.store.transactions import Transactions
+from autotune.store.transactions import Transactions, writes
 
 
 class CheckupRow(Base):
@@ -74,14 +74,13 @@ class CheckupLedger(Transactions):
         """Store the predictors of a device, replacing earlier ones."""
         self._keep(PredictorsRow, "device", {"device": device_slug}, {"document": document})
 
-    def _keep(self, table: type[Base], unique: str, subject: dict[str, Any], document: dict[str, Any]) -> None:
+    @writes
+    def _keep(
+        self, session: Session, table: type[Base], unique: str, subject: dict[str, Any], document: dict[str, Any]
+    ) -> None:
         """Insert a row, or update the document of the one with the same value in the column `unique`."""
-
-        def keep(session: Session) -> None:
-            if not insert_once(session.connection(), table(**subject, **document), unique):
-                session.execute(update(table).filter_by(**{unique: subject[unique]}).values(document))
-
-        self.write(keep)
+        if not insert_once(session.connection(), table(**subject, **document), unique):
+            session.execute(update(table).filter_by(**{unique: subject[unique]}).values(document))
 
     def imported_faults(self, device: Device) -> list[Fault]:
         """Return the faults of a device's driver that imported tables list."""

@@ -3,6 +3,7 @@
 Creating an engine does not connect to the database, so that the target can be inspected first.
 """
 
+import contextlib
 import os
 import sqlite3
 import stat
@@ -181,12 +182,9 @@ def use_write_ahead_log(path: Path) -> None:
     """Let readers and a writer work at the same time; the setting is stored in the file. Raises StoreError."""
 
     def switch() -> None:
-        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-        try:
+        with contextlib.closing(sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)) as connection:
             # Reading the mode needs no lock; switching it needs exclusive access to the file.
             if connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
                 connection.execute("PRAGMA journal_mode = WAL")
-        finally:
-            connection.close()
 
     attempt(switch, str(path))

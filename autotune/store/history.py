@@ -10,7 +10,7 @@ from autotune.model.problem import Problem
 from autotune.model.trial import Provenance, TrialState
 from autotune.store.models import DeviceRow, ProblemRow, known_rows, to_problem, value_of
 from autotune.store.quarantine import QuarantineRow
-from autotune.store.transactions import Transactions
+from autotune.store.transactions import Transactions, reads
 from autotune.store.trials import StoredTrial, TrialRow, to_trial
 
 RECENT_TRIALS = 20_000
@@ -145,22 +145,19 @@ class HistoryLedger(Transactions):
         """Return the id of the trial stored last; 0 without trials."""
         return self.read(lambda session: session.scalar(_LAST_TRIAL)) or 0
 
-    def count_trials(self, after: int, until: int) -> Counter[tuple[str, str]]:
+    @reads
+    def count_trials(self, session: Session, after: int, until: int) -> Counter[tuple[str, str]]:
         """Count the trials with higher ids than `after`, up to `until`, by slug and state. Reads only these rows."""
         query = (
             select(TrialRow.device_id, TrialRow.state, func.count())
             .where(TrialRow.id > after, TrialRow.id <= until)
             .group_by(TrialRow.device_id, TrialRow.state)
         )
-
-        def read(session: Session) -> Counter[tuple[str, str]]:
-            slugs = {row.id: row.slug for row in session.execute(select(DeviceRow.id, DeviceRow.slug))}
-            found = Counter[tuple[str, str]]()
-            for device, state, count in session.execute(query):
-                found[slugs[device], state] += count
-            return found
-
-        return self.read(read)
+        slugs = {row.id: row.slug for row in session.execute(select(DeviceRow.id, DeviceRow.slug))}
+        found = Counter[tuple[str, str]]()
+        for device, state, count in session.execute(query):
+            found[slugs[device], state] += count
+        return found
 
     def quarantine_counts(self) -> dict[tuple[str, str], int]:
         """Return the number of configurations in quarantine by slug and reason."""
@@ -172,7 +169,8 @@ class HistoryLedger(Transactions):
         rows = self.read(lambda session: session.execute(query).all())
         return {(slug, reason): count for slug, reason, count in rows}
 
-    def speed_checks(self, device_slug: str, most: int) -> list[StoredTrial]:
+    @reads
+    def speed_checks(self, session: Session, device_slug: str, most: int) -> list[StoredTrial]:
         """Return complete runs of the sentinel among the last RECENT_TRIALS trials of all devices, oldest first.
 
         They are under every driver, and the newest `most` of them. Before them comes the first complete trial of each
@@ -189,18 +187,14 @@ class HistoryLedger(Transactions):
         subject = (TrialRow.device_id, TrialRow.problem_id)
         # Grouped, since PostgreSQL looks for the least id alone through all trials in their order.
         first = select(*subject, func.min(TrialRow.id)).where(TrialRow.purpose == "search", is_complete)
-
-        def read(session: Session) -> list[StoredTrial]:
-            last = session.scalar(_LAST_TRIAL) or 0
-            runs = session.execute(newest.where(TrialRow.id > last - RECENT_TRIALS)).all()[::-1]
-            searched = {(run.device_id, of.id) for run, of in runs}
-            chosen = [column.in_(set(ids)) for column, ids in zip(subject, zip(*searched, strict=True), strict=False)]
-            found = session.execute(first.where(*chosen).group_by(*subject)).all() if searched else []
-            firsts = [trial for device, problem, trial in found if (device, problem) in searched]
-            rows = session.execute(query.where(TrialRow.id.in_(firsts)).order_by(TrialRow.id)).all()
-            return known_rows([*rows, *runs], lambda found: _stored(*found))
-
-        return self.read(read)
+        last = session.scalar(_LAST_TRIAL) or 0
+        runs = session.execute(newest.where(TrialRow.id > last - RECENT_TRIALS)).all()[::-1]
+        searched = {(run.device_id, of.id) for run, of in runs}
+        chosen = [column.in_(set(ids)) for column, ids in zip(subject, zip(*searched, strict=True), strict=False)]
+        found = session.execute(first.where(*chosen).group_by(*subject)).all() if searched else []
+        firsts = [trial for device, problem, trial in found if (device, problem) in searched]
+        rows = session.execute(query.where(TrialRow.id.in_(firsts)).order_by(TrialRow.id)).all()
+        return known_rows([*rows, *runs], lambda found: _stored(*found))
 
 
 def _to_hour(hour: str, trials: int, failed: int, temperature_c: float | None, clock_mhz: float | None) -> Hour:

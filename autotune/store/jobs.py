@@ -34,7 +34,7 @@ from autotune.store.job_rows import (
 from autotune.store.job_steps import as_taken, begun, counts_of, locked, search_trials, settle
 from autotune.store.models import ProblemRow, columns, known_rows, plain_text, problem_id
 from autotune.store.shared_queue import Held, SharedQueue, queue_of
-from autotune.store.transactions import Transactions
+from autotune.store.transactions import Transactions, reads, writes
 
 __all__ = ["OPEN", "JobKind", "JobLedger", "JobProblem", "JobState", "NewJob", "TuningJob"]
 
@@ -95,40 +95,39 @@ class JobLedger:
 
         return self._transactions.write(work)
 
-    def get(self, job_id: int) -> TuningJob | None:
+    @reads
+    def get(self, session: Session, job_id: int) -> TuningJob | None:
         """Return a job with its problems; None for an unknown number."""
+        row = session.get(JobRow, job_id)
+        if row is None:
+            return None
+        query = (
+            select(JobProblemRow, ProblemRow)
+            .join(ProblemRow, ProblemRow.id == JobProblemRow.problem_id)
+            .where(JobProblemRow.job_id == job_id)
+            .order_by(JobProblemRow.number)
+        )
+        problems = tuple(known_rows(session.execute(query), lambda found: to_job_problem(*found)))
+        return to_job(row, counts_of(session, [job_id])[job_id], problems)
 
-        def work(session: Session) -> TuningJob | None:
-            row = session.get(JobRow, job_id)
-            if row is None:
-                return None
-            query = (
-                select(JobProblemRow, ProblemRow)
-                .join(ProblemRow, ProblemRow.id == JobProblemRow.problem_id)
-                .where(JobProblemRow.job_id == job_id)
-                .order_by(JobProblemRow.number)
-            )
-            problems = tuple(known_rows(session.execute(query), lambda found: to_job_problem(*found)))
-            return to_job(row, counts_of(session, [job_id])[job_id], problems)
-
-        return self._transactions.read(work)
-
-    def newest(self, most: int, before: int | None = None, states: Collection[JobState] = ()) -> list[TuningJob]:
+    @reads
+    def newest(
+        self, session: Session, most: int, before: int | None = None, states: Collection[JobState] = ()
+    ) -> list[TuningJob]:
         """Return jobs without their problems, newest first; only those with a lower number than `before`."""
+        query = select(JobRow).order_by(JobRow.id.desc()).limit(most)
+        if before is not None:
+            query = query.where(JobRow.id < before)
+        if states:
+            query = query.where(JobRow.state.in_(sorted(state.value for state in states)))
+        rows = list(session.scalars(query))
+        counts = counts_of(session, [row.id for row in rows])
+        return [to_job(row, counts[row.id], ()) for row in rows]
 
-        def work(session: Session) -> list[TuningJob]:
-            query = select(JobRow).order_by(JobRow.id.desc()).limit(most)
-            if before is not None:
-                query = query.where(JobRow.id < before)
-            if states:
-                query = query.where(JobRow.state.in_(sorted(state.value for state in states)))
-            rows = list(session.scalars(query))
-            counts = counts_of(session, [row.id for row in rows])
-            return [to_job(row, counts[row.id], ()) for row in rows]
-
-        return self._transactions.read(work)
-
-    def open_counts(self, *, device: str | None = None, submitter: str | None = None) -> tuple[int, int]:
+    @reads
+    def open_counts(
+        self, session: Session, *, device: str | None = None, submitter: str | None = None
+    ) -> tuple[int, int]:
         """Count open jobs and their open problems: of all, of one device, or of one submitter."""
         chosen: list[ColumnElement[bool]] = [JobRow.state.in_(OPEN_WORDS)]
         chosen += [JobRow.device == device] if device is not None else []
@@ -136,11 +135,7 @@ class JobLedger:
         left = JobProblemRow.state.in_(OPEN_WORDS)
         jobs_query = select(func.count()).select_from(JobRow).where(*chosen)
         problems_query = select(func.count()).select_from(JobProblemRow).join(JobRow).where(*chosen, left)
-
-        def work(session: Session) -> tuple[int, int]:
-            return session.scalar(jobs_query) or 0, session.scalar(problems_query) or 0
-
-        return self._transactions.read(work)
+        return session.scalar(jobs_query) or 0, session.scalar(problems_query) or 0
 
     def open_problems(self) -> dict[tuple[str, str], int]:
         """Return the number of problems of open jobs, by device and state."""
@@ -211,15 +206,12 @@ class JobLedger:
 
         return self._transactions.write(work)
 
-    def new_trials(self, device: str, problem: JobProblem) -> int:
+    @reads
+    def new_trials(self, session: Session, device: str, problem: JobProblem) -> int:
         """Count the search trials in the ledger for a problem since it was first begun."""
         spec = problem.request.problem
-
-        def work(session: Session) -> int:
-            query = select(ProblemRow.id).where(ProblemRow.family == spec.family, ProblemRow.spec == spec.key)
-            return search_trials(session, device, session.scalars(query).one()) - problem.trials_before
-
-        return self._transactions.read(work)
+        query = select(ProblemRow.id).where(ProblemRow.family == spec.family, ProblemRow.spec == spec.key)
+        return search_trials(session, device, session.scalars(query).one()) - problem.trials_before
 
     def spend(self, problem_id: int, spent_s: float) -> None:
         """Record the seconds spent so far on a problem of a job."""
@@ -230,22 +222,19 @@ class JobLedger:
 
         self._transactions.write_together(work)
 
-    def requeue(self, problem: JobProblem, spent_s: float, message: str) -> None:
+    @writes
+    def requeue(self, session: Session, problem: JobProblem, spent_s: float, message: str) -> None:
         """Queue a taken problem again, to be continued; if its job was cancelled meanwhile, it is cancelled as well.
 
         Does nothing if this attempt at the problem is over, as when the answer to the commit was lost and it runs
         again: another worker may have taken the problem since.
         """
-
-        def work(session: Session) -> None:
-            found = as_taken(session, problem.id, problem.attempts)
-            if found is None:
-                return
-            row, job, _ = found
-            row.spent_s, row.message = spent_s, plain_text(message)
-            self._put_back(session, row, job)
-
-        self._transactions.write(work)
+        found = as_taken(session, problem.id, problem.attempts)
+        if found is None:
+            return
+        row, job, _ = found
+        row.spent_s, row.message = spent_s, plain_text(message)
+        self._put_back(session, row, job)
 
     def _put_back(self, session: Session, row: JobProblemRow, job: JobRow) -> None:
         """Queue a problem of a locked job again, or cancel it with its job."""
@@ -261,20 +250,19 @@ class JobLedger:
         if self._queue is not None:
             self._queue.finish(session, row_id)
 
-    def end(self, problem: JobProblem, state: JobState, *, outcome: str = "", message: str = "") -> None:
+    @writes
+    def end(
+        self, session: Session, problem: JobProblem, state: JobState, *, outcome: str = "", message: str = ""
+    ) -> None:
         """End a taken problem, and its job with the last one. Like `requeue`, does nothing if this attempt is over."""
-
-        def work(session: Session) -> None:
-            found = as_taken(session, problem.id, problem.attempts)
-            if found is None:
-                return
-            row, job, _ = found
-            row.state, row.outcome, row.message = state.value, outcome, plain_text(message)
-            self._leave_queue(session, row.id)
-            session.flush()
-            settle(session, job)
-
-        self._transactions.write(work)
+        found = as_taken(session, problem.id, problem.attempts)
+        if found is None:
+            return
+        row, job, _ = found
+        row.state, row.outcome, row.message = state.value, outcome, plain_text(message)
+        self._leave_queue(session, row.id)
+        session.flush()
+        settle(session, job)
 
     def cancel(self, job_id: int) -> bool:
         """Cancel a job, and return whether it was open. The caller must stop what is running in this service."""
@@ -305,7 +293,8 @@ class JobLedger:
         query = select(JobRow.state).where(JobRow.id == job_id)
         return self._transactions.read(lambda session: session.scalars(query).one() == JobState.CANCELLED.value)
 
-    def recover(self, searched: Collection[int] | None = ()) -> int:
+    @writes
+    def recover(self, session: Session, searched: Collection[int] | None = ()) -> int:
         """Queue running problems that no search works on, as after a service ended; return how many.
 
         `searched` are the ids of problems that a search of this service does work on. Other inconsistencies are
@@ -316,35 +305,31 @@ class JobLedger:
         job has any more are moved, and count.
         """
         skips = searched is None
-
-        def work(session: Session) -> int:
-            moved = 0
-            if self._queue is None:
-                is_lost: ColumnElement[bool] = JobProblemRow.id.not_in(searched or ())
-                jobs = select(JobRow).where(JobRow.state.in_(OPEN_WORDS))
-            elif self._queue.lock(session, waits=not skips):
-                moved = self._move_stranded(session)
-                is_lost = JobProblemRow.id.in_(self._queue.lost(session, searched))
-                jobs = select(JobRow).where(JobRow.id.in_(select(JobProblemRow.job_id).where(is_lost)))
-            else:
-                return 0
-            jobs = jobs.order_by(JobRow.id).with_for_update(skip_locked=skips)
-            found = {job.id: job for job in session.scalars(jobs)}
-            is_running = JobProblemRow.state == JobState.RUNNING.value
-            is_off = JobProblemRow.job_id.not_in([job.id for job in found.values() if job.state in OPEN_WORDS])
-            # FOR UPDATE, so that a trial begins before this or not at all (`check_attempt`).
-            query = select(JobProblemRow).where(_IS_OPEN, is_lost, is_running | is_off)
-            if skips:
-                query = query.where(JobProblemRow.job_id.in_(found))
-            rows = session.scalars(query.with_for_update(skip_locked=skips)).all()
-            for row in rows:
-                self._put_back(session, row, found.get(row.job_id) or session.get_one(JobRow, row.job_id))
-            session.flush()
-            for job in found.values():
-                settle(session, job)
-            return moved + sum(row.state == JobState.QUEUED.value for row in rows)
-
-        return self._transactions.write(work)
+        moved = 0
+        if self._queue is None:
+            is_lost: ColumnElement[bool] = JobProblemRow.id.not_in(searched or ())
+            jobs = select(JobRow).where(JobRow.state.in_(OPEN_WORDS))
+        elif self._queue.lock(session, waits=not skips):
+            moved = self._move_stranded(session)
+            is_lost = JobProblemRow.id.in_(self._queue.lost(session, searched))
+            jobs = select(JobRow).where(JobRow.id.in_(select(JobProblemRow.job_id).where(is_lost)))
+        else:
+            return 0
+        jobs = jobs.order_by(JobRow.id).with_for_update(skip_locked=skips)
+        found = {job.id: job for job in session.scalars(jobs)}
+        is_running = JobProblemRow.state == JobState.RUNNING.value
+        is_off = JobProblemRow.job_id.not_in([job.id for job in found.values() if job.state in OPEN_WORDS])
+        # FOR UPDATE, so that a trial begins before this or not at all (`check_attempt`).
+        query = select(JobProblemRow).where(_IS_OPEN, is_lost, is_running | is_off)
+        if skips:
+            query = query.where(JobProblemRow.job_id.in_(found))
+        rows = session.scalars(query.with_for_update(skip_locked=skips)).all()
+        for row in rows:
+            self._put_back(session, row, found.get(row.job_id) or session.get_one(JobRow, row.job_id))
+        session.flush()
+        for job in found.values():
+            settle(session, job)
+        return moved + sum(row.state == JobState.QUEUED.value for row in rows)
 
     def _move_stranded(self, session: Session) -> int:
         assert self._queue is not None

@@ -37,7 +37,7 @@ from autotune.store.database import Target
 from autotune.store.job_rows import check_attempt
 from autotune.store.models import Base, DeviceRow, ProblemRow, columns, known_rows, plain_text, to_problem, value_of
 from autotune.store.owner import Fate, Holder, Owner, fate
-from autotune.store.transactions import Transactions
+from autotune.store.transactions import Transactions, writes
 
 LOST = "lost"
 """Reason of a configuration that was in flight when its owner ended; other reasons are values of TrialState."""
@@ -198,7 +198,10 @@ class QuarantineLedger(Transactions):
         """Quarantine this owner's trials in flight, which were lost together with the device that measured them."""
         self.write(lambda session: lose(session, message, run=owner.run))
 
-    def settle_trials(self, device_slug: str, holder: Holder, processes: Collection[int] = ()) -> None:
+    @writes
+    def settle_trials(
+        self, session: Session, device_slug: str, holder: Holder, processes: Collection[int] = ()
+    ) -> None:
         """Clear what earlier services gave to a device of a worker, which has nothing in hand.
 
         What this process, or one of its search `processes`, has given is left alone.
@@ -206,17 +209,13 @@ class QuarantineLedger(Transactions):
         process of the worker were lost when that process ended, and are quarantined.
         """
         query = _joined(InFlightRow).where(InFlightRow.worker == plain_text(holder.worker))
-
-        def work(session: Session) -> None:
-            for row, device, _ in session.execute(query):
-                is_of_equal_device = row.session == holder.session and row.selector != holder.selector
-                if device.slug != device_slug or _owner(row).is_of_any(processes) or is_of_equal_device:
-                    continue
-                if row.session != holder.session:
-                    session.add(_lost(row, f"in flight on {row.worker} when that worker ended"))
-                session.delete(row)
-
-        self.write(work)
+        for row, device, _ in session.execute(query):
+            is_of_equal_device = row.session == holder.session and row.selector != holder.selector
+            if device.slug != device_slug or _owner(row).is_of_any(processes) or is_of_equal_device:
+                continue
+            if row.session != holder.session:
+                session.add(_lost(row, f"in flight on {row.worker} when that worker ended"))
+            session.delete(row)
 
     def quarantine_lost(self) -> list[Quarantined]:
         """Quarantine trials in flight, on any device, whose owners are gone; return the new entries."""

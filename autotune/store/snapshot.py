@@ -4,6 +4,7 @@ The copy gets its schema from the models rather than from the migrations: a serv
 and Alembic, which runs migrations, keeps process-wide state.
 """
 
+import contextlib
 import sqlite3
 import tempfile
 from collections.abc import Iterable
@@ -79,8 +80,5 @@ def _copy(source: Connection, copy: Connection, table: Table, rows: Any) -> None
 
 def _compact(whole: Path, compact: Path) -> None:
     # VACUUM INTO writes a file without a write-ahead log, whatever the journal mode of the original.
-    connection = sqlite3.connect(whole, isolation_level=None)
-    try:
+    with contextlib.closing(sqlite3.connect(whole, isolation_level=None)) as connection:
         connection.execute("VACUUM INTO ?", (str(compact),))
-    finally:
-        connection.close()

@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
@@ -19,6 +20,7 @@ from autotune.store import models
 from autotune.store.database import BEGIN, Target
 from autotune.store.failures import Outage, Patience, attempt
 
+_Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 Work = Callable[[Connection], None]
@@ -49,6 +51,10 @@ class Transactions:
             self._reading = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             self._writing = self._reading if read_only else engine
         self._together = Together(self._writing, self._places)
+
+    @property
+    def _transactions(self) -> Self:
+        return self
 
     @property
     def location(self) -> str:
@@ -114,6 +120,37 @@ class Transactions:
 
 
 # Group commit: writes of threads that would wait for each other share one transaction and one wait for the disk
+
+
+class _Ledger(Protocol):
+    @property
+    def _transactions(self) -> Transactions: ...
+
+
+_Owner = TypeVar("_Owner", bound=_Ledger)
+_InSession = Callable[Concatenate[_Owner, Session, _Given], _Result]
+_Method = Callable[Concatenate[_Owner, _Given], _Result]
+
+
+def reads(method: _InSession[_Owner, _Given, _Result]) -> _Method[_Owner, _Given, _Result]:
+    """Make each call of a method of a ledger a transaction that only reads, and pass it the session."""
+
+    @wraps(method)
+    def in_transaction(ledger: _Owner, /, *given: _Given.args, **named: _Given.kwargs) -> _Result:
+        return ledger._transactions.read(lambda session: method(ledger, session, *given, **named))
+
+    return in_transaction
+
+
+def writes(method: _InSession[_Owner, _Given, _Result]) -> _Method[_Owner, _Given, _Result]:
+    """Make each call of a method of a ledger a transaction, which may be repeated, and pass it the session."""
+
+    @wraps(method)
+    def in_transaction(ledger: _Owner, /, *given: _Given.args, **named: _Given.kwargs) -> _Result:
+        return ledger._transactions.write(lambda session: method(ledger, session, *given, **named))
+
+    return in_transaction
+
 
 MOST_TOGETHER = 100
 """Most writes in one transaction."""

@@ -40,7 +40,7 @@ from autotune.store.models import (
     value_of,
 )
 from autotune.store.owner import Owner
-from autotune.store.transactions import Transactions
+from autotune.store.transactions import Transactions, reads
 
 
 class TrialRow(ProvenanceColumns, Base):
@@ -197,8 +197,10 @@ class TrialLedger(Transactions):
 
         return self.write(add, waits_for_space=True)
 
+    @reads
     def trials(
         self,
+        session: Session,
         device_slug: str,
         family: str,
         problem: Problem | None = None,
@@ -221,19 +223,15 @@ class TrialLedger(Transactions):
         )
         if problem is not None:
             query = query.where(ProblemRow.spec == problem.key)
+        problems: dict[int, Problem] = {}
 
-        def read(session: Session) -> list[StoredTrial]:
-            problems: dict[int, Problem] = {}
+        def to_stored(found: Any) -> StoredTrial:
+            row, of = found
+            known = problems.get(of.id) or problems.setdefault(of.id, to_problem(of.family, of.spec))
+            provenance = value_of(Provenance, row)
+            return StoredTrial(trial=to_trial(row), problem=known, provenance=provenance, purpose=row.purpose)
 
-            def to_stored(found: Any) -> StoredTrial:
-                row, of = found
-                known = problems.get(of.id) or problems.setdefault(of.id, to_problem(of.family, of.spec))
-                provenance = value_of(Provenance, row)
-                return StoredTrial(trial=to_trial(row), problem=known, provenance=provenance, purpose=row.purpose)
-
-            return known_rows(session.execute(query), to_stored)
-
-        return self.read(read)
+        return known_rows(session.execute(query), to_stored)
 
     def endings(self, device: Device, states: Collection[TrialState]) -> list[Ending]:
         """Return how trials of a device under its driver ended, in these states only, without duplicates."""

@@ -23,7 +23,7 @@ from autotune.store.models import (
     to_problem,
     value_of,
 )
-from autotune.store.transactions import Transactions
+from autotune.store.transactions import Transactions, writes
 from autotune.store.trials import TrialRow
 
 
@@ -140,14 +140,12 @@ _DECIDED_HERE = (
 class WinnerLedger(Transactions):
     """The part of a store that holds winners."""
 
-    def record_winner(self, winner: Winner) -> None:
+    @writes
+    def record_winner(self, session: Session, winner: Winner) -> None:
         """Add a decision; the view decides which one is current. Raises StoreError for an unknown device."""
-
-        def add(session: Session) -> None:
-            _require_device(session, winner.device)
-            session.add(winner_row(winner, problem_id(session, winner.problem)))
-
-        self.write(add)
+        if session.scalars(select(DeviceRow.id).where(DeviceRow.slug == winner.device).limit(1)).first() is None:
+            raise _unknown_device(winner.device)
+        session.add(winner_row(winner, problem_id(session, winner.problem)))
 
     def best(self, device_slug: str | None = None, family: str | None = None) -> list[Winner]:
         """Return the current winner of each problem, ordered by device, family and sizes."""
@@ -174,7 +172,8 @@ class WinnerLedger(Transactions):
         query = select(func.count()).select_from(WinnerRow)
         return self.read(lambda session: session.scalar(query) or 0)
 
-    def import_winners(self, winners: Sequence[Winner], devices: Sequence[Device]) -> tuple[int, int]:
+    @writes
+    def import_winners(self, session: Session, winners: Sequence[Winner], devices: Sequence[Device]) -> tuple[int, int]:
         """Add winners measured elsewhere where they are better than the current ones; return (added, kept).
 
         A winner confirmed by finals is better than a provisional one; otherwise the faster one is better, unless finals
@@ -182,30 +181,26 @@ class WinnerLedger(Transactions):
         Devices that are already stored stay as they are, apart from imported faults.
         Raises StoreError for a winner of an unknown device.
         """
-
-        def add(session: Session) -> tuple[int, int]:
-            for device in devices:
-                device_id(session, device, is_seen_here=False)
-            known = set(session.scalars(select(DeviceRow.slug)))
-            best = session.execute(_BEST)
-            standing = {(row.device, row.family, row.spec): _merit(row.samples, row.time_ns) for row in best}
-            decided = set(map(tuple, session.execute(_DECIDED_HERE)))
-            added = 0
-            for winner in winners:
-                if winner.device not in known:
-                    raise _unknown_device(winner.device)
-                subject = (winner.device, winner.problem.family, winner.problem.key)
-                merit = _merit(winner.samples, winner.time_ns)
-                if subject in standing and (
-                    merit >= standing[subject] or (subject in decided and _is_tried_here(session, winner))
-                ):
-                    continue
-                standing[subject] = merit
-                session.add(winner_row(replace(winner, source="imported"), problem_id(session, winner.problem)))
-                added += 1
-            return added, len(winners) - added
-
-        return self.write(add)
+        for device in devices:
+            device_id(session, device, is_seen_here=False)
+        known = set(session.scalars(select(DeviceRow.slug)))
+        best = session.execute(_BEST)
+        standing = {(row.device, row.family, row.spec): _merit(row.samples, row.time_ns) for row in best}
+        decided = set(map(tuple, session.execute(_DECIDED_HERE)))
+        added = 0
+        for winner in winners:
+            if winner.device not in known:
+                raise _unknown_device(winner.device)
+            subject = (winner.device, winner.problem.family, winner.problem.key)
+            merit = _merit(winner.samples, winner.time_ns)
+            if subject in standing and (
+                merit >= standing[subject] or (subject in decided and _is_tried_here(session, winner))
+            ):
+                continue
+            standing[subject] = merit
+            session.add(winner_row(replace(winner, source="imported"), problem_id(session, winner.problem)))
+            added += 1
+        return added, len(winners) - added
 
 
 def _is_tried_here(session: Session, winner: Winner) -> bool:
@@ -233,11 +228,6 @@ def _to_winner(row: Any) -> Winner:
     """Return the winner of a row of the view."""
     provenance = value_of(Provenance, row)
     return value_of(Winner, row, problem=to_problem(row.family, row.spec), provenance=provenance)
-
-
-def _require_device(session: Session, slug: str) -> None:
-    if session.scalars(select(DeviceRow.id).where(DeviceRow.slug == slug).limit(1)).first() is None:
-        raise _unknown_device(slug)
 
 
 def _unknown_device(slug: str) -> StoreError:

@@ -19,7 +19,7 @@ from autotune.model.device import Device
 from autotune.store import quarantine
 from autotune.store.job_rows import OPEN_WORDS, JobRow
 from autotune.store.models import Base, insert_once, plain_text
-from autotune.store.transactions import Transactions
+from autotune.store.transactions import Transactions, writes
 
 MAX_WORKERS = 10_000
 
@@ -65,44 +65,38 @@ class WorkerLedger:
         """Called by `Store.workers` only."""
         self._transactions = transactions
 
-    def enrol(self, name: str, secret: str, device: Device) -> Enrolment:
+    @writes
+    def enrol(self, session: Session, name: str, secret: str, device: Device) -> Enrolment:
         """Check the secret of a worker, or enrol the worker if the name is new for that device.
 
         If the driver or the limits of its device have changed, open jobs begun before continue with the new ones,
         unless another worker still offers the device as it was.
         """
-
-        def work(session: Session) -> Enrolment:
+        row = _row_of(session, name, device.slug)
+        if row is None:
+            if (session.scalar(select(func.count()).select_from(WorkerRow)) or 0) >= MAX_WORKERS:
+                return Enrolment(standing=Standing.TOO_MANY)
+            new = WorkerRow(name=name, device=device.slug, secret_digest=digest_of(secret), model=model_of(device))
+            insert_once(session.connection(), new, "name", "device")
             row = _row_of(session, name, device.slug)
-            if row is None:
-                if (session.scalar(select(func.count()).select_from(WorkerRow)) or 0) >= MAX_WORKERS:
-                    return Enrolment(standing=Standing.TOO_MANY)
-                new = WorkerRow(name=name, device=device.slug, secret_digest=digest_of(secret), model=model_of(device))
-                insert_once(session.connection(), new, "name", "device")
-                row = _row_of(session, name, device.slug)
-            if row is None or not hmac.compare_digest(row.secret_digest, digest_of(secret)):
-                return Enrolment(standing=Standing.STRANGER)
-            if row.model != model_of(device):
-                _succeed(session, row, model_of(device))
-            return Enrolment(standing=Standing.KNOWN, rank=row.id)
-
-        return self._transactions.write(work)
+        if row is None or not hmac.compare_digest(row.secret_digest, digest_of(secret)):
+            return Enrolment(standing=Standing.STRANGER)
+        if row.model != model_of(device):
+            _succeed(session, row, model_of(device))
+        return Enrolment(standing=Standing.KNOWN, rank=row.id)
 
     def enrolled(self) -> set[int]:
         """Return the ranks of all workers that are enrolled."""
         return self._transactions.read(lambda session: set(session.scalars(select(WorkerRow.id))))
 
-    def forget(self, name: str) -> bool:
+    @writes
+    def forget(self, session: Session, name: str) -> bool:
         """Remove a worker, so that its name can be enrolled with any secret; return whether the name was known."""
-
-        def work(session: Session) -> bool:
-            result = session.execute(delete(WorkerRow).where(WorkerRow.name == plain_text(name)))
-            # Only the worker could report what became of the trials that it had in hand.
-            message = f"in flight on {name} when that worker was forgotten"
-            quarantine.lose(session, message, worker=plain_text(name))
-            return bool(result.rowcount)  # type: ignore[attr-defined]
-
-        return self._transactions.write(work)
+        result = session.execute(delete(WorkerRow).where(WorkerRow.name == plain_text(name)))
+        # Only the worker could report what became of the trials that it had in hand.
+        message = f"in flight on {name} when that worker was forgotten"
+        quarantine.lose(session, message, worker=plain_text(name))
+        return bool(result.rowcount)  # type: ignore[attr-defined]
 
 
 def digest_of(secret: str) -> str:

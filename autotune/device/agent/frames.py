@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from autotune.device.agent import FOLDER
-from autotune.device.agent.status import status_name
+from autotune.device.agent.status import NAMES
 from autotune.errors import DeviceLostError, LinkLostError
 
 _TEXT = (FOLDER / "protocol.h").read_text(encoding="ascii")
@@ -29,7 +29,7 @@ class RefusedCommand(Exception):
     """The agent or its driver refused a command; `status` is OpenCL's, 0 if it comes from the agent."""
 
     def __init__(self, status: int, text: str) -> None:
-        name = status_name(status)
+        name = NAMES.get(status, str(status) if status else "")
         function, log = (text, "") if re.fullmatch(r"cl\w+", text) else ("clBuildProgram", f"\n\n{text}")
         super().__init__(f"{function} failed: {name}{log}" if name and status < 0 else text or name)
         self.status = status

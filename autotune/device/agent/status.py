@@ -1,6 +1,6 @@
 """Names of OpenCL's error codes."""
 
-_NAMES: dict[int, str] = dict(
+NAMES: dict[int, str] = dict(
     zip(
         (*range(-1, -20, -1), *range(-30, -73, -1)),
         (
@@ -24,9 +24,4 @@ _NAMES: dict[int, str] = dict(
         strict=True,
     )
 )  # fmt: skip
-CODES = {name: code for code, name in _NAMES.items()}
-
-
-def status_name(status: int) -> str:
-    """Return the name of an error code, without ``CL_``; empty for 0, the number for a code without a name."""
-    return _NAMES.get(status, str(status) if status else "")
+CODES = {name: code for code, name in NAMES.items()}

@@ -22,9 +22,8 @@ from autotune.kernels.gemm.rule import by_rule, candidates
 from autotune.kernels.gemm.tile_algorithms import ALGORITHMS
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
-from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.space.family import Case, CExport, KernelFamily
+from autotune.space.family import BuiltInFamily, CExport
 
 __all__ = ["FAMILY", "Gemm", "GemmProblem"]
 
@@ -74,7 +73,7 @@ _C_EXPORT = CExport(
 )
 
 
-class Gemm(KernelFamily):
+class Gemm(BuiltInFamily):
     """The GEMM family; see the module's docstring."""
 
     name = "gemm"
@@ -84,9 +83,7 @@ class Gemm(KernelFamily):
     algorithms = ALGORITHMS
     baseline = Configuration.of("naive", work_group_m=0, work_group_n=0)
     c_export = _C_EXPORT
-
-    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
-        return PLAN.plan(problem, configuration)
+    shapes_to_check = EXAMPLES
 
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
@@ -96,15 +93,6 @@ class Gemm(KernelFamily):
         faults = self.faults(limits)
         found = by_rule(problem, limits, starts)
         return (c for c in found if not any(f.matches(c) for f in faults)) if faults else found
-
-    def examples(self) -> tuple[Problem, ...]:
-        return tuple(GemmProblem.parse(text) for text in EXAMPLES)
-
-    def make_case(self, problem: Problem, seed: int) -> Case:
-        from autotune.kernels.gemm.reference import GemmCase  # loads NumPy, which lookups do not need
-
-        assert isinstance(problem, GemmProblem)
-        return GemmCase(problem, seed)
 
 
 FAMILY = Gemm()

@@ -13,8 +13,7 @@ from autotune.kernels.combination import COMBINE, HAS_ORDERING
 from autotune.kernels.gemm.problem import MODES, Mode
 from autotune.model.configuration import Value
 from autotune.model.problem import NUMBER_TYPES
-from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Constraint, Parameter, constraint, parameter
+from autotune.space.family import Algorithm, Constraint, Parameter, constraint, features, parameter
 
 
 def newer_parameter(name: str, values: Sequence[Value], meaning: str) -> Parameter:
@@ -79,14 +78,11 @@ WORK_GROUP_LIMITS = (
 )
 
 
-FEATURES = tuple(
-    Expression(text)
-    for text in (
-        "work_group_m * work_group_n",
-        "micro_tile_m * micro_tile_n",
-        "work_group_m * micro_tile_m",
-        "work_group_n * micro_tile_n",
-    )
+FEATURES = features(
+    "work_group_m * work_group_n",
+    "micro_tile_m * micro_tile_n",
+    "work_group_m * micro_tile_m",
+    "work_group_n * micro_tile_n",
 )
 
 
@@ -176,6 +172,11 @@ def aligned(rows: str) -> Constraint:
     return constraint("aligned_rows", f"loads == 'vload' or {rows}", "rows do not start at aligned addresses")
 
 
+SPLIT_LEAVES_WORK = constraint(
+    "split_leaves_work",
+    "split_k == 1 or (k >= 4 * split_k * tile_k and batch * m * n * split_k <= 33554432)",
+    "each part of k holds at least four tiles, and the parts of C fit 128 MiB",
+)
 _OUTPUTS_TO_DO = rows_to_do("work_group_m - 1 < m"), columns_to_do("work_group_n - 1 < n")
 _ALIGNMENT_MATTERS = constraint(
     "alignment_matters", "loads == 'vload' or vector_width > 1", "single elements are always aligned"
@@ -275,11 +276,11 @@ ROW = Algorithm(
         _ALIGNMENT_MATTERS,
         HAS_WAVE_SIZE,
     ),
-    features=(
-        Expression("work_group_n * work_group_k"),
-        Expression("micro_tile_m * micro_tile_n"),
-        Expression("n // (work_group_n * micro_tile_n) * split_k"),
-        Expression("work_group_k * split_k"),
+    features=features(
+        "work_group_n * work_group_k",
+        "micro_tile_m * micro_tile_n",
+        "n // (work_group_n * micro_tile_n) * split_k",
+        "work_group_k * split_k",
     ),
 )
 
@@ -322,9 +323,7 @@ COLUMN = Algorithm(
         _ALIGNMENT_MATTERS,
         HAS_WAVE_SIZE,
     ),
-    features=(
-        Expression("work_group_m * work_group_k"),
-        Expression("work_group_k * vector_width * unroll"),
-        Expression("work_group_m * micro_tile_m"),
+    features=features(
+        "work_group_m * work_group_k", "work_group_k * vector_width * unroll", "work_group_m * micro_tile_m"
     ),
 )

@@ -4,13 +4,13 @@ from autotune.kernels.combination import COMBINE, HAS_ORDERING
 from autotune.kernels.gemm.algorithms import (
     EDGES,
     PARTS_TO_COMBINE,
+    SPLIT_LEAVES_WORK,
     accumulators_fit,
     columns_to_do,
     modes_where,
     rows_to_do,
 )
-from autotune.kernels.matrix_units import ITEMS, SUB_GROUP, SUB_GROUPS_TILE
-from autotune.space.expression import Expression
+from autotune.kernels.matrix_units import FEATURES, ITEMS, SUB_GROUP, SUB_GROUPS_TILE
 from autotune.space.family import Algorithm, constraint, parameter
 
 _REGISTERS_BESIDES = 64
@@ -91,11 +91,7 @@ MATRIX_TILE = Algorithm(
             "group_rows == 0 or (split_k == 1 and m > group_rows * macro_tile_m and n > group_rows * macro_tile_n)",
             "there are too few work-groups for bands to differ from rows",
         ),
-        constraint(
-            "split_leaves_work",
-            "split_k == 1 or (k >= 4 * split_k * tile_k and batch * m * n * split_k <= 33554432)",
-            "each part of k holds at least four tiles, and the parts of C fit 128 MiB",
-        ),
+        SPLIT_LEAVES_WORK,
         constraint(
             "split_fills_device",
             f"split_k == 1 or {_GROUPS} <= 8 * compute_units",
@@ -107,10 +103,5 @@ MATRIX_TILE = Algorithm(
             "a long macro-tile reads more than it computes",
         ),
     ),
-    features=(
-        Expression(ITEMS),
-        Expression("sub_group_tile_m * sub_group_tile_n"),
-        Expression("macro_tile_m * macro_tile_n"),
-        Expression("stages * tile_k"),
-    ),
+    features=FEATURES,
 )

@@ -238,10 +238,6 @@ class GemmProblem(Problem):
     def bytes_moved(self) -> int:
         return _bytes_moved(self.m, self.n, self.k, self.batch, self.mode)
 
-    @property
-    def size_vector(self) -> tuple[int, ...]:
-        return (self.m, self.n, self.k, self.batch)
-
     def resized(self, sizes: Sequence[int]) -> Self:
         m, n, k, batch = sizes
         return type(self)(

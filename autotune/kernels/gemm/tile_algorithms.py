@@ -18,6 +18,7 @@ from autotune.kernels.gemm.algorithms import (
     REGISTER_ALLOCATION,
     REGISTER_CAP,
     ROW,
+    SPLIT_LEAVES_WORK,
     WAVE_SIZE,
     WHOLE_NUMBERS,
     WORK_GROUP,
@@ -31,8 +32,7 @@ from autotune.kernels.gemm.algorithms import (
 )
 from autotune.kernels.gemm.matrix_algorithm import MATRIX_TILE
 from autotune.kernels.gemm.plan import MANY_PARTS
-from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Constraint, constraint, parameter
+from autotune.space.family import Algorithm, Constraint, constraint, features, parameter
 
 _STORAGE = "read {0} from its buffer, first copy it into an RGBA image, or read its buffer as an image"
 _VECTORS_FILL_TILE = constraint(
@@ -297,11 +297,7 @@ LOCAL_TILE = Algorithm(
             "edges == 'guard' or lda % 4 != 0 or ldb % 4 != 0 or n % 4 != 0 or integer_dot != 'off'",
             "rows are aligned as they are",
         ),
-        constraint(
-            "split_leaves_work",
-            "split_k == 1 or (k >= 4 * split_k * tile_k and batch * m * n * split_k <= 33554432)",
-            "each part of k holds at least four tiles, and the parts of C fit 128 MiB",
-        ),
+        SPLIT_LEAVES_WORK,
         constraint(
             "split_fills_device",
             "split_k == 1 or (batch * m * n * split_k) // (work_group_m * micro_tile_m * work_group_n * micro_tile_n) "
@@ -387,11 +383,7 @@ PANEL = Algorithm(
         constraint("step_within_k", "unroll < 2 * k", "one step is longer than k"),
         WHOLE_NUMBERS[1],
     ),
-    features=(
-        Expression("micro_tile_m * micro_tile_n"),
-        Expression("tiles_m * micro_tile_m"),
-        Expression("micro_tile_n * tile_k"),
-    ),
+    features=features("micro_tile_m * micro_tile_n", "tiles_m * micro_tile_m", "micro_tile_n * tile_k"),
 )
 
 ALGORITHMS = (NAIVE, DOT, MICROTILE, LOCAL_TILE, PANEL, ROW, COLUMN, MATRIX_TILE)

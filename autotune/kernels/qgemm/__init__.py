@@ -11,7 +11,7 @@ Sources: the formats are those of GGUF, of OCP's MX specification, and of GPTQ, 
 classic product of matrix and vector, `own_rows` follows what inference engines do on Adreno.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -27,12 +27,10 @@ from autotune.kernels.qgemm.problem import (
     MODES,
     QGemmProblem,
 )
-from autotune.kernels.qgemm.rule import ESTIMATE, by_rule, candidates
+from autotune.kernels.qgemm.rule import ESTIMATE, candidates
 from autotune.model.configuration import Configuration
-from autotune.model.device import DeviceLimits
-from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.space.family import Case, CExport, KernelFamily
+from autotune.space.family import BuiltInFamily, CExport
 
 __all__ = ["FAMILY", "QGemm", "QGemmProblem"]
 
@@ -65,7 +63,7 @@ _C_EXPORT = CExport(
 )
 
 
-class QGemm(KernelFamily):
+class QGemm(BuiltInFamily):
     """The qgemm family; see the module's docstring."""
 
     name = "qgemm"
@@ -75,28 +73,9 @@ class QGemm(KernelFamily):
     algorithms = ALGORITHMS
     baseline = Configuration.of("naive", relaxed_math="off")
     c_export = _C_EXPORT
+    shapes_to_check = EXAMPLES
     packing_parameters = ("layout", "packed_words")
     can_unpack = True
-
-    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
-        return PLAN.plan(problem, configuration)
-
-    def candidates(
-        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
-    ) -> Iterator[Configuration]:
-        """Yield the valid starts, then the valid configurations of `by_rule`."""
-        assert isinstance(problem, QGemmProblem)
-        wanted = [*starts, *by_rule(problem, limits)]
-        return (c for c in wanted if not self.violations(problem, c, limits))
-
-    def examples(self) -> tuple[Problem, ...]:
-        return tuple(QGemmProblem.parse(text) for text in EXAMPLES)
-
-    def make_case(self, problem: Problem, seed: int) -> Case:
-        from autotune.kernels.qgemm.reference import QGemmCase  # loads NumPy, which lookups do not need
-
-        assert isinstance(problem, QGemmProblem)
-        return QGemmCase(problem, seed)
 
 
 FAMILY = QGemm()

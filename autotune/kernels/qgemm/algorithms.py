@@ -2,8 +2,7 @@
 
 from autotune.kernels.combination import COMBINE, HAS_ORDERING, SECOND_LAUNCH
 from autotune.kernels.qgemm.matrix_algorithm import MATRIX_TILE
-from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Parameter, constraint, parameter
+from autotune.space.family import Algorithm, Constraint, Parameter, constraint, features, parameter
 
 _ROWS = parameter("micro_tile_m", (1, 2, 4, 8), "rows of weights a work-item computes")
 _COLUMNS = parameter("micro_tile_n", (1, 2, 4, 8), "columns of activations a work-item computes")
@@ -16,6 +15,7 @@ _DECODE = parameter(
 )
 _WAVE_SIZE = parameter("wave_size", ("any", "half", "full"), "how many work-items Adreno runs in step")
 _RELAXED_MATH = parameter("relaxed_math", ("off", "on"), "-cl-fast-relaxed-math")
+_OF_SUMS = (_DECODE, _MULTIPLY_ADD, _INTEGER_DOT, _WAVE_SIZE, _RELAXED_MATH)
 
 
 def _packed_words(*values: int) -> Parameter:
@@ -43,6 +43,16 @@ _WHOLE = constraint(
     "integers are neither converted nor added so",
 )  # fmt: skip
 
+_GROUPS_TO_DO = constraint(
+    "groups_to_do", "work_group_m * micro_tile_m < 2 * m", "most of a work-group would have no row"
+)
+
+
+def _group_fits(first: str, second: str) -> Constraint:
+    sizes = f"{first} * {second} <= max_work_group_size and {first} <= max_work_group_0"
+    because = "the work-group exceeds what the device allows"
+    return constraint("work_group_fits_device", f"{sizes} and {second} <= max_work_group_1", because)
+
 
 _NAIVE = Algorithm(
     name="naive",
@@ -65,11 +75,7 @@ _SHARED_ROWS = Algorithm(
         parameter("sums", ("scalar", "vector"), "sums of a lane: one number, or a vector added up in the end"),
         parameter("join", ("tree", "shuffle", "sub_group"), "how lanes join their sums"),
         parameter("standard", ("none", "CL2.0", "CL3.0"), "OpenCL C version under which sub-groups are requested"),
-        _DECODE,
-        _MULTIPLY_ADD,
-        _INTEGER_DOT,
-        _WAVE_SIZE,
-        _RELAXED_MATH,
+        *_OF_SUMS,
     ),
     constraints=(
         *_COMMON,
@@ -86,13 +92,8 @@ _SHARED_ROWS = Algorithm(
         _WHOLE,
         constraint("lanes_share_a_unit", "lanes * chunk >= 4", "lanes leave parts of a unit out"),
         constraint("units_to_do", "lanes * chunk * unroll < 8 * (k // 32)", "a pass of the lanes is longer than a row"),
-        constraint(
-            "work_group_fits_device",
-            "lanes * work_group_m <= max_work_group_size and lanes <= max_work_group_0"
-            " and work_group_m <= max_work_group_1",
-            "the work-group exceeds what the device allows",
-        ),
-        constraint("groups_to_do", "work_group_m * micro_tile_m < 2 * m", "most of a work-group would have no row"),
+        _group_fits("lanes", "work_group_m"),
+        _GROUPS_TO_DO,
         constraint(
             "sums_fit_local_memory",
             "join == 'shuffle' or 4 * lanes * work_group_m * micro_tile_m * micro_tile_n <= local_memory_bytes",
@@ -130,9 +131,7 @@ _SHARED_ROWS = Algorithm(
             "the device has no sub-groups, or sets of lanes are not whole work-groups",
         ),
     ),
-    features=tuple(
-        map(Expression, ("lanes * work_group_m", "micro_tile_m * micro_tile_n", "micro_tile_m * chunk * unroll"))
-    ),
+    features=features("lanes * work_group_m", "micro_tile_m * micro_tile_n", "micro_tile_m * chunk * unroll"),
 )  # fmt: skip
 
 _OWN_ROWS = Algorithm(
@@ -153,22 +152,13 @@ _OWN_ROWS = Algorithm(
             "what the products of a unit of 32 weights are added up in",
             neutral="float32",
         ),
-        _DECODE,
-        _MULTIPLY_ADD,
-        _INTEGER_DOT,
-        _WAVE_SIZE,
-        _RELAXED_MATH,
+        *_OF_SUMS,
     ),
     constraints=(
         *_COMMON,
         _WAVES,
-        constraint(
-            "work_group_fits_device",
-            "work_group_m * work_group_k <= max_work_group_size and work_group_m <= max_work_group_0"
-            " and work_group_k <= max_work_group_1",
-            "the work-group exceeds what the device allows",
-        ),
-        constraint("groups_to_do", "work_group_m * micro_tile_m < 2 * m", "most of a work-group would have no row"),
+        _group_fits("work_group_m", "work_group_k"),
+        _GROUPS_TO_DO,
         constraint("units_to_do", "work_group_k <= k // 32", "some work-items would have no units"),
         constraint(
             "sums_fit_local_memory",
@@ -202,7 +192,7 @@ _OWN_ROWS = Algorithm(
             "the driver does not compute with vectors of half precision, or the problem has other activations",
         ),
     ),
-    features=tuple(map(Expression, ("work_group_m * work_group_k", "micro_tile_m * micro_tile_n"))),
+    features=features("work_group_m * work_group_k", "micro_tile_m * micro_tile_n"),
 )
 
 _LOCAL_TILE = Algorithm(
@@ -224,13 +214,8 @@ _LOCAL_TILE = Algorithm(
     ),
     constraints=(
         *_COMMON,
-        constraint(
-            "work_group_fits_device",
-            "work_group_m * work_group_n <= max_work_group_size and work_group_m <= max_work_group_0"
-            " and work_group_n <= max_work_group_1",
-            "the work-group exceeds what the device allows",
-        ),
-        constraint("groups_to_do", "work_group_m * micro_tile_m < 2 * m", "most of a work-group would have no row"),
+        _group_fits("work_group_m", "work_group_n"),
+        _GROUPS_TO_DO,
         constraint("columns_shared", "work_group_n * micro_tile_n < 2 * n", "most work-items would have no column"),
         constraint(
             "one_scale_a_work_item", "mode != 'int8' or micro_tile_n <= work_group_m",
@@ -267,7 +252,7 @@ _LOCAL_TILE = Algorithm(
             "integers are neither converted nor added so, and all of a unit at once",
         ),
     ),
-    features=tuple(map(Expression, ("work_group_m * work_group_n", "micro_tile_m * micro_tile_n"))),
+    features=features("work_group_m * work_group_n", "micro_tile_m * micro_tile_n"),
 )  # fmt: skip
 
 _MATRIX_SUMS = "32 * (work_group_k - 1) * work_group_m * micro_tile_m * micro_tile_n"
@@ -324,7 +309,7 @@ _MATRIX_ROWS = Algorithm(
             "the weights under way or the sums do not fit the registers",
         ),
     ),
-    features=tuple(map(Expression, ("32 * work_group_m * work_group_k", "micro_tile_m * micro_tile_n"))),
+    features=features("32 * work_group_m * work_group_k", "micro_tile_m * micro_tile_n"),
 )  # fmt: skip
 
 ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _LOCAL_TILE, _MATRIX_ROWS, MATRIX_TILE)

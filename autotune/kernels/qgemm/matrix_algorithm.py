@@ -1,9 +1,9 @@
 """The algorithm of QGemm for many columns by matrix units: products of 16 x 8 in one instruction of a sub-group."""
 
 from autotune.kernels.combination import LAST_GROUP
-from autotune.kernels.matrix_units import ITEMS, SUB_GROUP, SUB_GROUPS_TILE
+from autotune.kernels.matrix_units import FEATURES, ITEMS, SUB_GROUP, SUB_GROUPS_TILE
 from autotune.kernels.qgemm.formats import WeightFormat, by_format
-from autotune.space.expression import Expression, by_value
+from autotune.space.expression import by_value
 from autotune.space.family import Algorithm, constraint, parameter
 
 PIECE = 16
@@ -72,10 +72,5 @@ MATRIX_TILE = Algorithm(
             "there are enough work-groups without splitting k",
         ),
     ),
-    features=(
-        Expression(ITEMS),
-        Expression("sub_group_tile_m * sub_group_tile_n"),
-        Expression("macro_tile_m * macro_tile_n"),
-        Expression("stages * tile_k"),
-    ),
+    features=FEATURES,
 )

@@ -138,10 +138,6 @@ class QGemmProblem(Problem):
     def bytes_moved(self) -> int:
         return _bytes_moved(self.m, self.n, self.k, self.experts, self.weights, self.mode)
 
-    @property
-    def size_vector(self) -> tuple[int, ...]:
-        return (self.m, self.n, self.k, self.experts)
-
     def resized(self, sizes: Sequence[int]) -> Self:
         """Return the same kind of problem; k is rounded up to whole blocks."""
         m, n, k, experts = sizes

@@ -58,7 +58,6 @@ class QGemmCase(Case):
             "y": np.full((p.n, p.m), np.nan, dtype=p.stored),
             **({"starts": self._starts.astype(np.int32)} if p.experts > 1 else {}),
         }
-        self.scalars: Mapping[str, float] = {}
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
         p = self._problem

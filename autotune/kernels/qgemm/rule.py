@@ -10,10 +10,11 @@ from functools import cache
 
 from autotune.kernels.combination import SECOND_LAUNCH
 from autotune.kernels.qgemm.formats import by_format
-from autotune.kernels.qgemm.problem import MAX_ELEMENTS, QGemmProblem
+from autotune.kernels.qgemm.problem import MAX_ELEMENTS
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
+from autotune.space.family import ranked
 
 _IN_HALF = by_format(lambda f: int(not (f.has_zero_points or f.name in ("q4_k", "q6_k"))))
 """Formats that add up in half precision in fewer issue slots on Adreno: one scale for 32, no offset but a constant."""
@@ -55,19 +56,10 @@ Numbers = dict[str, int]
 _Listed = Iterator[tuple[Configuration, Numbers]]
 
 
-def by_rule(problem: QGemmProblem, limits: DeviceLimits) -> Iterator[Configuration]:
-    """Yield configurations, best first."""
-    values = problem.to_dict()
-    known = _named_by_rule(_Device.of(limits)).items()
-    return (configuration for configuration, numbers in known if ESTIMATE({**values, **numbers}) >= 0)
-
-
-def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Numbers]:
+@cache
+def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
-    found = {start: {**_ANY, "order": order} for order, start in enumerate(dict.fromkeys(starts))}
-    for configuration, numbers in _named_by_rule(_Device.of(limits)).items():
-        found.setdefault(configuration, {**numbers, "order": len(starts) + numbers["order"]})
-    return found
+    return ranked(starts, _named_by_rule(_Device.of(limits)), _ANY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +110,7 @@ def _named_by_rule(device: _Device) -> Mapping[Configuration, Numbers]:
     for configuration, numbers in of_kind(device):
         for one in _in_both_layouts(configuration):
             found.setdefault(one, {**_ANY, **numbers})
-    return {configuration: {**numbers, "order": order} for order, (configuration, numbers) in enumerate(found.items())}
+    return found
 
 
 def _in_both_layouts(configuration: Configuration) -> Iterator[Configuration]:

@@ -11,20 +11,17 @@ Sources: `sub_group` follows a published reduction for phones: one work-group pe
 within a sub-group, local memory between sub-groups. The others are the classic forms.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from autotune.kernels.combination import one_launch_variants
 from autotune.kernels.reduce.algorithms import ALGORITHMS
 from autotune.kernels.reduce.plan import PLAN
 from autotune.kernels.reduce.problem import BYTES_MOVED, DTYPES, EXAMPLES, OPERATIONS, ReduceProblem
-from autotune.kernels.reduce.rule import ESTIMATE, by_rule, candidates
+from autotune.kernels.reduce.rule import ESTIMATE, candidates
 from autotune.model.configuration import Configuration
-from autotune.model.device import DeviceLimits
-from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.space.family import Case, CExport, KernelFamily
+from autotune.space.family import BuiltInFamily, CExport
 
 __all__ = ["FAMILY", "Reduce", "ReduceProblem"]
 
@@ -51,7 +48,7 @@ _C_EXPORT = CExport(
 )
 
 
-class Reduce(KernelFamily):
+class Reduce(BuiltInFamily):
     """The reduce family; see the module's docstring."""
 
     name = "reduce"
@@ -62,26 +59,8 @@ class Reduce(KernelFamily):
     baseline = Configuration.of("serial", work_group_size=0, vector_width=1, unroll=1, loads="vload")
     c_export = _C_EXPORT
 
-    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
-        return PLAN.plan(problem, configuration)
-
-    def candidates(
-        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
-    ) -> Iterator[Configuration]:
-        """Yield the valid starts, their valid variants in one launch, then the valid configurations of `by_rule`."""
-        assert isinstance(problem, ReduceProblem)
-        in_one_launch = [variant for start in starts for variant in one_launch_variants(start, limits)]
-        wanted = [*starts, *in_one_launch, *by_rule(problem, limits)]
-        return (c for c in wanted if not self.violations(problem, c, limits))
-
     def examples(self) -> tuple[Problem, ...]:
         return EXAMPLES
-
-    def make_case(self, problem: Problem, seed: int) -> Case:
-        from autotune.kernels.reduce.reference import ReduceCase  # loads NumPy, which lookups do not need
-
-        assert isinstance(problem, ReduceProblem)
-        return ReduceCase(problem, seed)
 
 
 FAMILY = Reduce()

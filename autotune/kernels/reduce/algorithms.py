@@ -4,14 +4,14 @@ from autotune.kernels.combination import COMBINE, HAS_ORDERING
 from autotune.kernels.shared_rows import (
     ALIGNMENT_MATTERS,
     LOCAL_MEMORY,
+    UNDER_WAY,
     WIDTH_WORKS,
     WITHIN_ROW,
     WORK_GROUP_FITS,
-    features,
     row_algorithms,
     work_group,
 )
-from autotune.space.family import Algorithm, constraint, parameter
+from autotune.space.family import Algorithm, constraint, features, parameter
 
 _READING = (
     parameter("vector_width", (1, 2, 4, 8, 16), "elements in one load"),
@@ -56,7 +56,7 @@ _SPLIT_ROW = Algorithm(
             "split_fills_device", "batch * parts <= 32 * compute_units", "there are enough rows without splitting them"
         ),
     ),
-    features=features("parts * work_group_size"),
+    features=features(UNDER_WAY, "parts * work_group_size"),
 )
 
 ALGORITHMS = (*row_algorithms(_COMMON, _READING), _SPLIT_ROW)

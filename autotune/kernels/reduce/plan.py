@@ -2,13 +2,11 @@
 
 from autotune.kernels.combination import COUNTERS, standards
 from autotune.kernels.reduce.problem import DTYPES
+from autotune.kernels.shared_rows import OF_ROWS
 from autotune.model.plan import Role
 from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import by_value
 from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
-
-LEAST_SUB_GROUP = 16
-"""Work-items assumed in a sub-group. Larger sub-groups reduce several rows each; of smaller ones, some reduce none."""
 
 _DTYPE = by_value("dtype", {dtype: dtype for dtype in DTYPES})
 
@@ -25,11 +23,7 @@ PLAN = PlanFormula(
     names={
         "splits": "algorithm == 'split_row'",
         "is_one_launch": "combine != 'launch'",
-        # Rows that a work-group reduces, side by side or one after the other.
-        "rows": f"max(work_group_size, 1) if algorithm == 'serial' else max(work_group_size // {LEAST_SUB_GROUP}, 1) "
-        "if row_of == 'sub_group' else rows_per_group",
-        "items_per_row": "1 if algorithm == 'serial' else max(work_group_size // rows, 1)",
-        "in_pass": "unroll * items_per_row",
+        **OF_ROWS,
         "vectors": "channels // vector_width",
         **_FLAGS,
     },

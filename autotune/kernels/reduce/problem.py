@@ -60,10 +60,6 @@ class ReduceProblem(Problem):
     def bytes_moved(self) -> int:
         return _bytes_moved(self.batch, self.channels, self.dtype)
 
-    @property
-    def size_vector(self) -> tuple[int, ...]:
-        return (self.batch, self.channels)
-
     def resized(self, sizes: Sequence[int]) -> Self:
         batch, channels = sizes
         return type(self)(batch=batch, channels=channels, operation=self.operation, dtype=self.dtype)

@@ -41,7 +41,6 @@ class ReduceCase(Case):
             "input": self._rows if len(values) == p.batch else np.resize(self._rows, (p.batch, p.pitch)),
             "output": np.full(p.batch, np.nan, dtype=p.dtype),
         }
-        self.scalars: Mapping[str, float] = {}
 
     def _make_special(self, values: NDArray[np.float32], rng: np.random.Generator) -> None:
         """Put NaN, infinity and minus infinity into at most a quarter of the rows each.

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from autotune.kernels.combination import LAST_GROUP, SECOND_LAUNCH, one_launch_variants
-from autotune.kernels.reduce.problem import MAX_LENGTH, ReduceProblem
+from autotune.kernels.reduce.problem import MAX_LENGTH
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
+from autotune.space.family import ranked
 
 ESTIMATE = Expression(
     "(order + 1) * (least_channels <= channels and channels <= most_channels and"
@@ -23,27 +24,20 @@ and the numbers of a candidate. `aligned` is 1 if rows must start at whole vecto
 _WHOLE = {"least_channels": 1, "most_channels": MAX_LENGTH}
 
 
-def by_rule(problem: ReduceProblem, limits: DeviceLimits) -> Iterator[Configuration]:
-    """Yield configurations, best first. Rows too few for the device are split, short rows share a work-group."""
-    values = problem.to_dict()
-    known = _named_by_rule(limits.is_cpu, limits.ordering).items()
-    return (configuration for configuration, numbers in known if ESTIMATE({**values, **numbers}) >= 0)
-
-
+@cache
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts, their variants in one launch and all of the rule's configurations.
 
     Each comes with the numbers that `ESTIMATE` needs.
     """
-    first = dict.fromkeys([*starts, *(v for start in starts for v in one_launch_variants(start, limits))])
-    found = {start: {**_WHOLE, "aligned": 2, "width": 1, "order": order} for order, start in enumerate(first)}
-    for configuration, numbers in _named_by_rule(limits.is_cpu, limits.ordering).items():
-        found.setdefault(configuration, {**numbers, "order": len(first) + numbers["order"]})
-    return found
+    in_one_launch = [variant for start in starts for variant in one_launch_variants(start, limits)]
+    rule = _named_by_rule(limits.is_cpu, limits.ordering)
+    return ranked([*starts, *in_one_launch], rule, {**_WHOLE, "aligned": 2, "width": 1})
 
 
 @cache
 def _named_by_rule(is_cpu: bool, ordering: str) -> Mapping[Configuration, Mapping[str, int]]:
+    """Return configurations, best first. Rows too few for the device are split, short rows share a work-group."""
     found: dict[Configuration, dict[str, int]] = {}
     group = 1 if is_cpu else 256
     joins = (LAST_GROUP + ordering, SECOND_LAUNCH) if ordering else (SECOND_LAUNCH,)
@@ -60,7 +54,7 @@ def _named_by_rule(is_cpu: bool, ordering: str) -> Mapping[Configuration, Mappin
             for unroll in (4, 1):
                 serial = Configuration.of("serial", work_group_size=0, unroll=unroll, **reading)
                 found[serial] = {**numbers, **_WHOLE}
-    return {configuration: {**numbers, "order": order} for order, (configuration, numbers) in enumerate(found.items())}
+    return found
 
 
 def _readings(width: int) -> Iterator[tuple[dict[str, int], dict[str, Value]]]:

@@ -9,7 +9,7 @@ NaN reaches all that depends on it. Row offsets are 64 bits wide.
 and launches, and `reference.py` the verification. How work-items join what they found is shared with `reduce`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -25,12 +25,10 @@ from autotune.kernels.rows.problem import (
     PAIRS_FIT,
     RowsProblem,
 )
-from autotune.kernels.rows.rule import ESTIMATE, by_rule, candidates
+from autotune.kernels.rows.rule import ESTIMATE, candidates
 from autotune.model.configuration import Configuration
-from autotune.model.device import DeviceLimits
-from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.space.family import Case, CExport, KernelFamily
+from autotune.space.family import BuiltInFamily, CExport
 
 __all__ = ["FAMILY", "Rows", "RowsProblem"]
 
@@ -69,7 +67,7 @@ _C_EXPORT = CExport(
 )
 
 
-class Rows(KernelFamily):
+class Rows(BuiltInFamily):
     """The family of row operations; see the module's docstring."""
 
     name = "rows"
@@ -79,26 +77,7 @@ class Rows(KernelFamily):
     algorithms = ALGORITHMS
     baseline = BASELINE
     c_export = _C_EXPORT
-
-    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
-        return PLAN.plan(problem, configuration)
-
-    def candidates(
-        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
-    ) -> Iterator[Configuration]:
-        """Yield the valid starts, then the valid configurations of `by_rule`."""
-        assert isinstance(problem, RowsProblem)
-        wanted = [*starts, *by_rule(problem, limits)]
-        return (c for c in wanted if not self.violations(problem, c, limits))
-
-    def examples(self) -> tuple[Problem, ...]:
-        return tuple(RowsProblem.parse(text) for text in EXAMPLES)
-
-    def make_case(self, problem: Problem, seed: int) -> Case:
-        from autotune.kernels.rows.reference import RowsCase  # loads NumPy, which lookups do not need
-
-        assert isinstance(problem, RowsProblem)
-        return RowsCase(problem, seed)
+    shapes_to_check = EXAMPLES
 
 
 FAMILY = Rows()

@@ -2,15 +2,17 @@
 
 from autotune.kernels.shared_rows import (
     ALIGNMENT_MATTERS,
+    ITEMS_TO_DO,
     ROWS_PER_GROUP,
+    ROWS_TO_DO,
+    UNDER_WAY,
     WIDTH_WORKS,
     WITHIN_ROW,
     WORK_GROUP_FITS,
-    features,
     row_algorithms,
     work_group,
 )
-from autotune.space.family import Algorithm, constraint, parameter
+from autotune.space.family import Algorithm, constraint, features, parameter
 
 _READING = (
     parameter("vector_width", (1, 2, 4, 8, 16), "elements in one load; of RoPE, pairs"),
@@ -83,22 +85,18 @@ _SPREAD = Algorithm(
     constraints=(
         *_COMMON,
         constraint("row_is_spread", IS_SPREAD, "the elements of a row depend on each other"),
-        constraint("rows_to_do", "rows_per_group < 2 * batch", "most of every work-group would have no row to compute"),
+        ROWS_TO_DO,
         constraint(
             "rows_fit_work_group", "rows_per_group <= work_group_size", "a work-group has fewer work-items than rows"
         ),
-        constraint(
-            "items_to_do",
-            "work_group_size * vector_width * unroll < 2 * channels * rows_per_group",
-            "one pass of the work-items that share a row is longer than the row",
-        ),
+        ITEMS_TO_DO,
         constraint(
             "groups_fit",
             "ceil_div(batch, rows_per_group) * channels // unroll <= 2147483647",
             "there are more work-items than a kernel can number",
         ),
     ),
-    features=features("work_group_size // rows_per_group"),
+    features=features(UNDER_WAY, "work_group_size // rows_per_group"),
 )
 
 ALGORITHMS = (*_JOINED, _SPREAD)

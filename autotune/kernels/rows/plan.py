@@ -1,14 +1,12 @@
 """The plans of row operations: one launch, whose arguments depend on the operation."""
 
 from autotune.kernels.rows.problem import DTYPES
+from autotune.kernels.shared_rows import OF_ROWS
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Role
 from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import by_value
 from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
-
-LEAST_SUB_GROUP = 16
-"""Work-items assumed in a sub-group. Larger ones compute several rows each; of smaller ones, some compute none."""
 
 BASELINE = Configuration.of("serial", work_group_size=0, vector_width=1, unroll=1, loads="vload")
 
@@ -65,11 +63,7 @@ PLAN = PlanFormula(
         # What vectors count: the pairs of RoPE, elements otherwise.
         "elements": "channels // 2 if is_rope else channels",
         "vectors": "elements // vector_width",
-        # Rows that a work-group computes, side by side or one after the other.
-        "rows": f"max(work_group_size, 1) if algorithm == 'serial' else max(work_group_size // {LEAST_SUB_GROUP}, 1) "
-        "if row_of == 'sub_group' else rows_per_group",
-        "items_per_row": "1 if algorithm == 'serial' else max(work_group_size // rows, 1)",
-        "in_pass": "unroll * items_per_row",
+        **OF_ROWS,
         # Work-groups that share a row.
         "parts": "max(ceil_div(vectors, in_pass), 1) if algorithm == 'spread' else 1",
         "groups": "ceil_div(batch, rows) * parts",

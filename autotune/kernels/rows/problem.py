@@ -128,10 +128,6 @@ class RowsProblem(Problem):
     def bytes_moved(self) -> int:
         return _bytes_moved(self.batch, self.channels, self.operation, self.dtype)
 
-    @property
-    def size_vector(self) -> tuple[int, ...]:
-        return (self.batch, self.channels)
-
     def resized(self, sizes: Sequence[int]) -> Self:
         """As in the base class; of RoPE, the length is rounded to pairs and the heads to what divides it."""
         batch, channels = sizes

@@ -8,10 +8,11 @@ from functools import cache
 from itertools import product
 
 from autotune.kernels.rows.algorithms import IS_ROPE, IS_SPREAD
-from autotune.kernels.rows.problem import MAX_LENGTH, RowsProblem
+from autotune.kernels.rows.problem import MAX_LENGTH
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
+from autotune.space.family import ranked
 
 JOINED, SPREAD, ANY = range(3)
 """Kinds of operations: whose rows are joined; that need nothing of the rest of a row; any."""
@@ -35,25 +36,11 @@ _ALL = {
 _Numbers = dict[str, int]
 
 
-def by_rule(problem: RowsProblem, limits: DeviceLimits) -> Iterator[Configuration]:
-    """Yield configurations, best first."""
-    values = problem.to_dict()
-    known = _named_by_rule(*_facts(limits)).items()
-    return (configuration for configuration, numbers in known if ESTIMATE({**values, **numbers}) >= 0)
-
-
+@cache
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
-    found = {start: {**_ALL, "order": order} for order, start in enumerate(dict.fromkeys(starts))}
-    first = len(found)
-    for configuration, numbers in _named_by_rule(*_facts(limits)).items():
-        found.setdefault(configuration, {**numbers, "order": first + numbers["order"]})
-    return found
-
-
-def _facts(limits: DeviceLimits) -> tuple[bool, int, bool]:
-    """Return what the rule asks of a device: whether it is a processor, its compute units, whether it takes PTX."""
-    return limits.is_cpu, limits.compute_units, limits.constraint_values()["has_ptx"] == 1
+    has_ptx = limits.constraint_values()["has_ptx"] == 1
+    return ranked(starts, _named_by_rule(limits.is_cpu, limits.compute_units, has_ptx), _ALL)
 
 
 @cache
@@ -70,7 +57,7 @@ def _named_by_rule(is_cpu: bool, compute_units: int, has_ptx: bool) -> Mapping[C
             found.setdefault(configuration, {**_ALL, **numbers})
     for reading in readings:  # rows too short to be shared
         found.setdefault(Configuration.of("serial", work_group_size=0, unroll=1, **reading), _ALL)
-    return {configuration: {**numbers, "order": order} for order, (configuration, numbers) in enumerate(found.items())}
+    return found
 
 
 def _of_processors(reading: Mapping[str, Value]) -> Iterator[tuple[Configuration, _Numbers]]:
