@@ -115,6 +115,8 @@ def test_images_over_buffers_get_their_buffers_which_the_kernel_is_not_given(tmp
 def test_a_power_is_refused_with_what_to_write_instead() -> None:
     with pytest.raises(Exception, match=r"may not use 'n \*\* 3': multiply instead"):
         Expression("2 * n ** 3")({"n": 2})
+    with pytest.raises(Exception, match=r"may not use '1 << n': make the power the parameter"):
+        Expression("1 << n")
 
 
 BODY = "{ int i = get_global_id(0); if (i < n) y[i] = 2 * x[i]; }\n"
@@ -159,6 +161,42 @@ def test_init_tells_what_a_file_cannot_give(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "wide.cl").write_bytes("kernel void k(global float *x) { }".encode("utf-16"))
     assert main(["init", str(tmp_path / "wide.cl")]) == 2
     assert "wide.cl is not UTF-8 text (byte 0) (save it as UTF-8)" in capsys.readouterr().err
+
+
+USUAL = """
+#if 0
+kernel void k(global int *old) { old[0] = OLD; }
+#elif 1
+#ifdef USE_HALF
+typedef half real;
+#else
+typedef float real;
+#endif
+#if !defined(NARROW)
+#define NUMBER uint
+#else
+#define NUMBER uchar
+#endif
+#define EACH(i, n) for (int i = get_global_id(0); i < (n); i += get_global_size(0))
+kernel void k(global const real *x, global NUMBER *y, global real *z, int n, int pad_w, int src_step) {
+    EACH(index, n) { NUMBER v = y[index]; y[index + src_step] = v + x[index]; z[index] = v - pad_w; }
+}
+#else
+kernel void k(global char *older) { older[0] = OLDER; }
+#endif
+"""
+
+
+def test_init_reads_what_is_built_without_options(tmp_path: Path) -> None:
+    file = drafted(tmp_path, USUAL)
+    assert {name: entry.element for name, entry in file.arguments.items() if entry.buffer} == {
+        "x": "float32", "y": "uint32", "z": "float32",
+    }  # fmt: skip
+    assert (file.arguments["y"].access, file.arguments["z"].access) == ("inout", "out"), "y is read first"
+    assert [*file.parameters] == ["LOCAL_SIZE"] and file.sizes == {"n": 1024}
+    assert (file.arguments["pad_w"].value, file.arguments["src_step"].value) == (0, 1)
+    assert "asks with #ifdef: USE_HALF, NARROW (" in (tmp_path / "drafted.toml").read_text()
+    check_signatures(file)
 
 
 def test_the_next_kernel_has_no_part_in_one_of_a_single_line(tmp_path: Path) -> None:

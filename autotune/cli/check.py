@@ -124,7 +124,9 @@ def _log_of_simulator(simulator: list[str], file: Path) -> str:
             tell("Oclgrind was stopped: these sizes take it too long")
             return ""
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    if done.returncode and not text:
+    for line in re.findall(rf"(?m)^{SIMULATOR}\S* (.*: wrong result: .*)", done.stdout):
+        tell(f"under Oclgrind:{line}")
+    if done.returncode not in (0, WRONG) and not text:
         tell(f"Oclgrind could not run it: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
     return text
 

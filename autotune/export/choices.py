@@ -16,6 +16,7 @@ from autotune.kernels.render import render_c
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.model.trial import Winner
+from autotune.space.family import KernelFamily
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +24,7 @@ class _Row:
     sizes: tuple[int, ...]
     algorithm: str
     options: str
-    """What a build needs: each parameter as a define."""
+    """What a build needs: each parameter as a define, and what the family adds at any size."""
     values: tuple[int, ...]
     gain: str = ""
 
@@ -41,14 +42,15 @@ def write_choices(tables: Sequence[DeviceTable], family: str) -> str:
     check_distinct(table.device.slug for table in tables)
     numbers = [p.name for p in known.algorithms[0].parameters if p.is_numeric]
     default = known.default(known.examples()[-1], DeviceLimits(), ())
+    measured = [(table.device.slug, table.winners) for table in tables if table.winners]
     return render_c(
         "choices.h",
         family=family,
         meaning=known.meaning.replace("*/", "* /"),
         sizes=sizes,
         numbers=numbers,
-        devices=[(table.device.slug, [_row(w, numbers) for w in table.winners]) for table in tables if table.winners],
-        default=_row_of(default, (0,) * len(sizes), numbers),
+        devices=[(slug, [_row(known, winner, numbers) for winner in winners]) for slug, winners in measured],
+        default=_row_of(known, default, (0,) * len(sizes), numbers),
     )
 
 
@@ -57,33 +59,36 @@ def write_defines(tables: Sequence[DeviceTable], family: str) -> str:
 
     Raises UsageError for values that no option can hold.
     """
+    known = find_family(family)
     lines = [f"# Written by autotune: device, sizes, algorithm, and options for the compiler, of {family}."]
     for table in tables:
         for winner in table.winners:
             sizes = " ".join(f"{name}={value}" for name, value in winner.problem.to_dict().items())
-            row = _row_of(winner.configuration, (), ())
+            row = _row_of(known, winner.configuration, (), ())
             lines.append(f"{winner.device} {sizes} {row.algorithm} {row.options}".rstrip())
     return "\n".join(lines) + "\n"
 
 
-def _row(winner: Winner, numbers: Sequence[str]) -> _Row:
+def _row(family: KernelFamily, winner: Winner, numbers: Sequence[str]) -> _Row:
     sizes = tuple(int(value) for value in winner.problem.to_dict().values())
     gain = f"{winner.gain_over_default:.3g}x the default's speed"
-    return dataclasses.replace(_row_of(winner.configuration, sizes, numbers), gain=gain)
+    return dataclasses.replace(_row_of(family, winner.configuration, sizes, numbers), gain=gain)
 
 
-def _row_of(configuration: Configuration, sizes: tuple[int, ...], numbers: Sequence[str]) -> _Row:
+def _row_of(family: KernelFamily, configuration: Configuration, sizes: tuple[int, ...], numbers: Sequence[str]) -> _Row:
     values = dict(configuration.values)
+    options = [f"-D{name}={_plain(value)}" for name, value in values.items()]
+    options += [str(_plain(option)) for option in family.further_options(configuration)]
     return _Row(
         sizes=sizes,
         algorithm=configuration.algorithm,
-        options=" ".join(f"-D{name}={_plain(value)}" for name, value in values.items()),
+        options=" ".join(options),
         values=tuple(int(values.get(name, 0)) for name in numbers),
     )
 
 
 def _plain(value: Value) -> Value:
     """Return a value that can stand in a compiler's option without quotes. Raises UsageError for any other."""
-    if isinstance(value, str) and not re.fullmatch(r"[\w.+(),-]*", value, re.ASCII):
+    if isinstance(value, str) and not re.fullmatch(r"[\w.+(),=-]*", value, re.ASCII):
         raise UsageError(f"the value {value[:80]!r} cannot be an option of a compiler", hint="export to JSON")
     return value

@@ -36,6 +36,9 @@ class FileCase(Case):
         self._file = file
         self.reference = reference
         self._seed = seed
+        scalars = {name: entry.value for name, entry in file.arguments.items() if entry.scalar}
+        fixed = {name: value for name, value in scalars.items() if _names_of(value) <= sizes.keys()}
+        sizes = {**{name: _number(value, sizes) for name, value in fixed.items()}, **sizes}
         numbers = np.random.default_rng(seed)
         inputs: dict[str, NDArray[Any]] = {}
         for buffer in plan.buffers:
@@ -48,6 +51,8 @@ class FileCase(Case):
         self.inputs: Mapping[str, NDArray[Any]] = inputs
         self.right: dict[str, NDArray[Any]] = {}
         """What outputs must be, once it is known."""
+        self._kept: dict[str, NDArray[np.bool_]] = {}
+        """Where the reference, run on the device, leaves what was in an output before."""
         self._usual: dict[str, float] = {}
         """Root of the mean square of each, once it was needed."""
         if file.reference.python:
@@ -58,15 +63,29 @@ class FileCase(Case):
         self._given = dict(self.right)
         """What no kernel has computed, in which an infinity is not one that was left."""
 
-    def expect(self, outputs: Mapping[str, NDArray[Any]]) -> None:
+    def other_contents(self) -> Mapping[str, NDArray[Any]]:
+        written = (name for name in self.inputs if self._file.arguments[name].access == "out")
+        return {name: np.full_like(self.inputs[name], self._poison(name, 1)) for name in written}
+
+    def expect(self, outputs: Mapping[str, NDArray[Any]], again: Mapping[str, NDArray[Any]]) -> str:
+        for name, values in outputs.items():
+            if self._file.arguments[name].access == "out":
+                kept = (values == self._poison(name)) & (again[name] == self._poison(name, 1))
+                self._kept[name] = kept
+                if not self._ratio(name, np.where(kept, values, again[name]), values) <= 1.0:
+                    return f"{name} depends on what was in it before the call: is access = 'inout' meant?"
         self.reference = None
         self.right = {name: values.copy() for name, values in outputs.items()}
         self._usual = {}
+        return ""
+
+    def _poison(self, name: str, later: int = 0) -> Any:
+        return _poison(self.inputs[name].dtype, self._seed + later)
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
         shares = {name: self._unwritten(name, values) for name, values in outputs.items()}
         self.remark = "; ".join(
-            f"{name} is never written"
+            f"{name} is never written, unless access = 'inout' is meant"
             if share == 1
             else f"{share:.3g} of the elements of {name} are never written: is global_size too small, "
             "or access = 'inout' meant, for a kernel that leaves some as they are?"
@@ -104,12 +123,13 @@ class FileCase(Case):
 
     def _unwritten(self, name: str, found: NDArray[Any]) -> float:
         """Return the share of an output's elements that still hold what was there before the call, and should not."""
-        if self._file.arguments[name].access != "out" or found.dtype.kind != "f":
+        if self._file.arguments[name].access != "out":
             return 0.0
-        poison = _poison(found.dtype, self._seed)
-        unwritten = found == poison
+        unwritten = found == self._poison(name)
         if name in self._given:
-            unwritten &= self._given[name] != poison
+            unwritten &= self._given[name] != self._poison(name)
+        elif found.dtype.kind != "f":
+            unwritten &= self._kept.get(name, False)
         return float(np.mean(unwritten))
 
     def _computed(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
@@ -251,4 +271,12 @@ def _usual_range(kind: "np.dtype[Any]") -> tuple[float, float]:
 
 
 def _bound(bound: str | float, known: Mapping[str, Any]) -> float:
-    return float(Expression(bound)(known)) if isinstance(bound, str) else bound
+    return float(_number(bound, known))
+
+
+def _number(value: str | float, known: Mapping[str, Any]) -> Any:
+    return Expression(value)(known) if isinstance(value, str) else value
+
+
+def _names_of(value: str | float) -> frozenset[str]:
+    return Expression(value).names if isinstance(value, str) else frozenset()

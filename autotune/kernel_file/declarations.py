@@ -1,7 +1,7 @@
 """What a source of OpenCL C declares: kernels, their arguments, and the functions that they call."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from autotune.model.problem import ELEMENT_TYPES
@@ -13,6 +13,7 @@ _HEAD = re.compile(
 )
 _SWAPPED = re.compile(r"\b(void)(\s+)((?:__)?kernel)\b")
 _STRING = r'"(?:\\.|[^"\\\n])*"'
+_CONDITION = re.compile(r"[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b[ \t]*(.*)")
 _LONGEST_HEAD = 4096
 """Characters of a kernel's declaration."""
 C_TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items()}
@@ -43,7 +44,7 @@ class Argument:
     is_written: bool
     """The kernel's body seems to write to it."""
     is_updated: bool
-    """The body seems to add to what is there."""
+    """The body seems to add to what is there, or to read it."""
 
     @property
     def is_pointer(self) -> bool:
@@ -98,6 +99,35 @@ def without_strings(text: str) -> str:
     return re.sub(_STRING, '""', text)
 
 
+def without_dead(text: str, is_undefined: Callable[[str], bool] = lambda _: False) -> str:
+    """Return a source with empty lines for those that ``#if 0`` leaves out, or a condition on an undefined name."""
+    lines: list[str] = []
+    branches: list[tuple[bool, bool]] = []
+    """Of each open condition, whether this branch is left out, and whether it or one before surely is not."""
+    for line in text.split("\n"):
+        found = _CONDITION.match(line)
+        word, is_met = (found[1], _is_met(found[1], found[2], is_undefined)) if found else ("", None)
+        if word.startswith("if"):
+            branches.append((is_met is False, is_met is True))
+        elif word == "endif" and branches:
+            branches.pop()
+        elif word and branches:
+            was_taken = branches[-1][1]
+            branches[-1] = (was_taken or is_met is False, was_taken or is_met is True)
+        lines.append("" if any(is_dead for is_dead, _ in branches) else line)
+    return "\n".join(lines)
+
+
+def _is_met(word: str, condition: str, is_undefined: Callable[[str], bool]) -> bool | None:
+    """Return whether a condition of the preprocessor is met; None where that is not known."""
+    if word == "else" or condition.strip() in ("0", "1"):
+        return condition.strip() != "0"
+    asked = re.match(r"\w+" if word in ("ifdef", "ifndef") else r"(!?)[ \t]*defined[ \t(]*(\w+)[ \t)]*$", condition)
+    if not asked or not is_undefined(asked[asked.re.groups]):
+        return None
+    return word == "ifndef" or (asked.re.groups > 0 and asked[1] == "!")
+
+
 def written_out(text: str) -> str:
     """Return a source with its lines joined that go on, and the keyword for macros that stand for it."""
     text = re.sub(r"\\\n", "", text)
@@ -135,7 +165,8 @@ def declared_arguments(text: str, body: str) -> Iterator[Argument]:
         stored = rf"\b(?:vstore\w*|atom\w*|write_image\w*)\s*\([^;]{{0,500}}\b(?:{made})\b"
         is_written = bool(re.search(f"{written}|{stored}", body))
         updated = rf"\b(?:{made})\s*\[[^;=]*?\][.\w]*\s*[-+*/%&|^]=|\batom\w*\s*\([^;]{{0,500}}\b(?:{made})\b"
-        is_updated = bool(re.search(updated, body))
+        read = rf"=[^;=]*\b(?:{made})\s*\[(?![^\];]*\]\s*=[^=])|\bvload\w*\s*\([^;]{{0,500}}\b(?:{made})\b"
+        is_updated = bool(re.search(f"{updated}|{read}", body))
         yield Argument(name=name, type=kind, text=part, is_written=is_written, is_updated=is_updated)
 
 

@@ -18,6 +18,7 @@ from autotune.kernel_file.declarations import (
     is_image,
     shown_as,
     without_comments,
+    without_dead,
     without_names_of_pointers,
     without_strings,
     written_out,
@@ -35,14 +36,16 @@ _GROUP_NAMES = (
     re.compile(r"(block|group|wg|work|local)", re.IGNORECASE),
 )
 """What names of the work-group have in them, the surest first."""
-_NO_GROUP = re.compile(r"mem|pad|max|sub_?group", re.IGNORECASE)
-_NO_SIZES = re.compile(r"(?i).*(?:off|stride|pitch).*|ld[abc]|nb\d+")
-_WIDE = re.compile(r"(?i).*(?:width|columns?|cols?|_x)")
+_NO_GROUP = re.compile(r"mem|pad|max|log|sub_?group", re.IGNORECASE)
+_NO_SIZES = re.compile(r"(?i).*(?:off|stride|step|pitch|pad|dilat).*|ld[abc]|nb\d+")
+_WIDE = re.compile(r"(?i).*(?:width|columns?|cols?|_x)|w")
 """Sizes that the first dimension of a launch usually goes along."""
 _OUTPUT_NAMES = re.compile(r"(?:p_|d_)?(?:out\w*|dst\w*|dest\w*|res\w*|y|c)", re.IGNORECASE)
 _IS_MADE = re.compile(r"[^()]*\)\s*\(")
 """How what seems to be a kernel's arguments begins where a macro writes its name."""
 _MOST_OF_ONE_NAME = 16
+_MOST_MACROS = 100
+_OF_COMPILER = re.compile("__|cl_|CL_")
 _AXES = "XYZ"
 
 
@@ -51,7 +54,7 @@ def draft(source: Path, kernel: str = "") -> str:
 
     Raises UsageError when the source cannot be read or has no such kernel.
     """
-    text = written_out(without_strings(without_comments(with_includes(source))))
+    text = without_dead(written_out(without_strings(without_comments(with_includes(source)))))
     # With blanks for what macros are, which only looks like a kernel.
     plain = re.sub(r"(?m)^[ \t]*#[ \t]*define\b(?:\\\n|.)*$", lambda macro: re.sub(r"\S", " ", macro[0]), text)
     kernels = {found["name"]: found for found in heads(plain) if not _IS_MADE.match(found["arguments"])}
@@ -113,14 +116,33 @@ class _Source:
     @property
     def undefined(self) -> list[str]:
         """Names that the kernel or a condition of the preprocessor uses, and nothing defines, as for ``-D`` options."""
-        plain = re.sub(r'"[^"\n]*"', "", self.text)
+        plain = re.sub(r'"[^"\n]*"|\bdefined[ \t]*\(?[ \t]*\w+', "", self.text)
         conditions = " ".join(re.findall(r"^[ \t]*#[ \t]*(?:el)?if\b(.*)$", plain, re.MULTILINE))
         macros = " ".join(re.findall(r"^[ \t]*#[ \t]*define[ \t]+\w+[ \t]+(\S.*)$", plain, re.MULTILINE))
         unrolled = " ".join(re.findall(r"#[ \t]*pragma[ \t]+unroll[ \t(]+([A-Za-z_]\w*)", self.body))
         macros = f"{unrolled} {re.sub(r'__attribute__ *[(]+.*?[)]{2}', '', macros)}"
         text = f"{re.sub(r'#.*', '', self.body)} {conditions} {macros}"
         used = re.findall(r"(?<![.\w>])([A-Za-z_]\w*)\b(?!\s*\()", text)
-        return [name for name in dict.fromkeys(used) if not OF_LANGUAGE.fullmatch(name) and not self._defines(name)]
+        names = dict.fromkeys(name for name in used if not OF_LANGUAGE.fullmatch(name))
+        return [name for name in names if name not in self._of_macros and not self._defines(name)]
+
+    @cached_property
+    def _of_macros(self) -> set[str]:
+        """Names that macros with parameters declare, such as the index of a loop."""
+        found: set[str] = set()
+        macros = re.findall(r"#[ \t]*define[ \t]+(\w+)\(([\w \t,]*)\)(.*)", self.text)
+        for macro, parameters, text in macros[:_MOST_MACROS]:
+            made = [bool(re.search(rf"[a-z]\w*[ \t]+{name}[ \t]*=", text)) for name in re.findall(r"\w+", parameters)]
+            for call in re.findall(rf"\b{macro}[ \t]*\(([^;{{}}\n]{{1,200}})", self.text) if any(made) else ():
+                found.update(name.strip() for name, is_made in zip(call.split(","), made, strict=False) if is_made)
+        return found
+
+    @property
+    def switches(self) -> list[str]:
+        """Names that conditions ask for and nothing defines, as options of the compiler do."""
+        asked = re.findall(r"(?m)^[ \t]*#[ \t]*ifn?def[ \t]+(\w+)|\bdefined[ \t]*\(?[ \t]*(\w+)", self.text)
+        names = dict.fromkeys(first or second for first, second in asked)
+        return [name for name in names if not self._definitions(name) and not _OF_COMPILER.match(name)][:20]
 
     def _definitions(self, name: str) -> int:
         """How often a name is defined: more than once where the source derives it from others."""
@@ -130,9 +152,15 @@ class _Source:
         """Return the type of OpenCL C that a name of a type stands for first in the source; else the name."""
         for _ in range(4):
             made = rf"\btypedef\s+(\w+)\s+{name}\s*;|#[ \t]*define[ \t]+{name}[ \t]+(\w+)[ \t]*$"
-            found = re.search(made, self.text, re.MULTILINE)
+            found = re.search(made, self._usual, re.MULTILINE)
             name = (found[1] or found[2]) if found else name
         return name
+
+    @cached_property
+    def _usual(self) -> str:
+        """The text without what only options of the compiler include."""
+        defined = {*re.findall(r"#[ \t]*define[ \t]+(\w+)", self.text)}
+        return without_dead(self.text, lambda name: name not in defined and not _OF_COMPILER.match(name))
 
     @cached_property
     def _declarations(self) -> tuple[str, str]:
@@ -220,6 +248,9 @@ def _lines(name: str, source: _Source, arguments: list[Argument], group: str) ->
         yield f"{key} = {_first(source.numbers.get(key, values[0]), values)}"
     for key, values in undefined.items():
         yield f"{key} = {values}  # the source does not define it: check this"
+    if source.switches:
+        asked = ", ".join(source.switches)
+        yield f"# Parameters are always defined. The source asks with #ifdef: {asked} (autotune help own)"
     yield ""
     yield "[arguments]  # in order; `size` is in elements"
     outputs = [a.name for a in arguments if a.is_written and a.is_pointer and not a.is_fixed]
@@ -320,4 +351,4 @@ def _entry(argument: Argument, sizes: list[str], is_output: bool, work_group: st
         return f'buffer = "{element}", size = "{f"{width} * " if width > 1 else ""}{size}"{access}'
     if argument.name in sizes:
         return f'scalar = "{element}", value = "{argument.name}"'
-    return f'scalar = "{element}", value = {0 if "off" in argument.name.lower() else 1}'
+    return f'scalar = "{element}", value = {0 if re.search("(?i)off|pad", argument.name) else 1}'

@@ -133,6 +133,7 @@ class FileFamily(KernelFamily):
             sources = (file.reference.source,) if file.reference.source else file.sources
             texts[f"{REFERENCE}.cl.j2"] = template_of(file, sources)
         self.template_files = texts  # type: ignore[misc]
+        self.checks = tuple(self.problem_type.from_dict({**file.sizes, **sizes}) for sizes in file.check)
         self._check_use(texts[f"{file.name}.cl.j2"])
         check_signatures(file)
         self.remedy = f"run `autotune check {file.path}`, which says more"  # type: ignore[misc]
@@ -175,6 +176,13 @@ class FileFamily(KernelFamily):
         except ZeroDivisionError:
             return [f"a formula of {self.file.path.name} divides by zero"]
 
+    def further_options(self, configuration: Configuration) -> list[str]:
+        values = dict(configuration.values)
+        defines = {name: Expression(str(formula)) for name, formula in self.file.defines.items()}
+        found = [f"-D{name}={value(values)}" for name, value in defines.items() if value.names <= values.keys()]
+        names = {option: set(re.findall(r"\{(\w+)\}", option)) for option in self.file.build_options}
+        return [*found, *(option.format_map(values) for option in names if names[option] <= values.keys())]
+
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
     ) -> Iterator[Configuration]:
@@ -182,8 +190,7 @@ class FileFamily(KernelFamily):
         return (c for c in wanted if not self.violations(problem, c, limits))
 
     def examples(self) -> tuple[Problem, ...]:
-        given = [self.problem_type.from_dict({**self.file.sizes, **sizes}) for sizes in self.file.check]
-        return (*given, *(request.problem for request in self.requests))
+        return (*self.checks, *(request.problem for request in self.requests))
 
     def make_case(self, problem: Problem, seed: int) -> Case:
         from autotune.kernel_file.contents import FileCase  # loads NumPy

@@ -12,6 +12,7 @@ from autotune.codec import LOCAL, Bounds, Items, Pattern
 from autotune.model.problem import ELEMENT_TYPES
 
 NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "must be a name of up to 64 letters, digits and underscores")
+KERNEL = Pattern(r"[A-Za-z_][A-Za-z0-9_]{0,254}", "must be a name of up to 255 letters, digits and underscores")
 FAMILY_NAME = Pattern(r"[a-z][a-z0-9_]{0,31}", "must be up to 32 lowercase letters, digits and underscores")
 ELEMENT = Pattern("|".join(ELEMENT_TYPES), f"must be one of {', '.join(ELEMENT_TYPES)}")
 VALUE = Pattern(r"[A-Za-z0-9_.+(), -]{0,120}", "must be up to 120 letters, digits and any of _ . + - ( ) , and space")
@@ -46,8 +47,11 @@ class ArgumentEntry:
     local: Formula = ""
     """Bytes of local memory for each work-group."""
     size: Formula = ""
+    """Elements, of which a pixel has `channels`; only those of ``scratch`` and of views may depend on parameters."""
     value: Annotated[str | float, Bounds(-1e300, 1e300)] = ""
+    """The number, or an expression over sizes and parameters."""
     access: Annotated[str, Pattern("in|out|inout|scratch", "must be in, out, inout or scratch")] = "in"
+    """``out`` is written completely; ``inout`` is read too, or keeps elements; ``scratch`` is not compared."""
     fill: Annotated[str, FILL] = "uniform"
     """Contents before a call: random numbers, ``0, 1, 2, ...``, those of `file`, or what `python` returns."""
     range: Annotated[tuple[Annotated[str | float, Bounds(-1e300, 1e300)], ...], Items(2)] = ()
@@ -62,6 +66,7 @@ class ArgumentEntry:
     row_pitch: Formula = 0
     """Elements between the starts of an image's rows in that buffer."""
     channels: Annotated[int, Bounds(1, 4)] = 4
+    """Elements in a pixel of an image: 1, 2 or 4."""
 
     @property
     def kinds(self) -> list[str]:
@@ -80,7 +85,7 @@ class LaunchEntry:
 
     is_sparse: ClassVar = True
 
-    kernel: Annotated[str, NAME]
+    kernel: Annotated[str, KERNEL]
     global_size: Formula
     """Work-items in each dimension, separated by commas."""
     local_size: Formula = ""
@@ -99,7 +104,7 @@ class ReferenceEntry:
 
     is_sparse: ClassVar = True
 
-    kernel: Annotated[str, NAME] = ""
+    kernel: Annotated[str, KERNEL] = ""
     source: str = ""
     """A file of its own; the file's sources unless given."""
     global_size: Formula = ""
@@ -141,7 +146,7 @@ class KernelFile:
     meaning: str = ""
     source: str | tuple[str, ...]
     """Files of OpenCL C; `parameters` and `defines` become ``#define`` lines. Files named .j2 are templates."""
-    kernel: Annotated[str, NAME] = ""
+    kernel: Annotated[str, KERNEL] = ""
     global_size: Formula = ""
     local_size: Formula = ""
     launches: tuple[LaunchEntry, ...] = ()
@@ -157,7 +162,7 @@ class KernelFile:
     defines: Mapping[str, Formula] = field(default_factory=dict)
     """Further ``#define`` lines: a formula each."""
     build_options: tuple[str, ...] = ()
-    """Options of the compiler, in which ``{name}`` stands for a parameter or a size."""
+    """A list of options of the compiler, in which ``{name}`` stands for a parameter or a size."""
     arguments: Mapping[str, ArgumentEntry]
     default: Mapping[str, Choice] = field(default_factory=dict)
     """What is used now, measured first; the first value of each parameter that is left out."""

@@ -178,7 +178,9 @@ def _formulas(file: KernelFile) -> Faults:
         for bound in entry.range:
             yield from _faults_of(key, bound, sizes)
     for name, formula in file.defines.items():
-        yield from _faults_of(f"defines.{name}", formula, known)
+        for key, message in _faults_of(f"defines.{name}", formula, known):
+            is_text = re.fullmatch(r"[A-Za-z_][\w ]*", str(formula))
+            yield key, f"{message}; a text has quotes of its own: \"'{formula}'\"" if is_text else message
     for option in file.build_options:
         names = set(re.findall(r"\{(\w+)\}", option))
         if re.search(r"[{}]", re.sub(r"\{\w+\}", "", option)):

@@ -4,7 +4,15 @@ import re
 from collections.abc import Iterator, Sequence
 
 from autotune.errors import UsageError
-from autotune.kernel_file.declarations import C_TYPES, Argument, declared_arguments, heads, is_image, without_comments
+from autotune.kernel_file.declarations import (
+    C_TYPES,
+    Argument,
+    declared_arguments,
+    heads,
+    is_image,
+    without_comments,
+    without_dead,
+)
 from autotune.kernel_file.format import KernelFile, LaunchEntry
 from autotune.kernel_file.source import TEMPLATE, inside, with_includes
 from autotune.model.problem import ELEMENT_TYPES
@@ -45,7 +53,7 @@ def _launches(file: KernelFile) -> Iterator[tuple[LaunchEntry, Sequence[str]]]:
 
 
 def _text(file: KernelFile, sources: Sequence[str]) -> str:
-    return without_comments("\n".join(with_includes(inside(file.path.parent, name)) for name in sources))
+    return without_dead(without_comments("\n".join(with_includes(inside(file.path.parent, name)) for name in sources)))
 
 
 def _declared(file: KernelFile, launch: LaunchEntry, text: str) -> list[Argument] | None:

@@ -1,6 +1,7 @@
 """Turns a `Job` into a `Trial`: render, build, verify, time. Runs in a child process, which may crash (worker.py)."""
 
 import dataclasses
+import math
 import statistics
 import time
 from collections import OrderedDict
@@ -18,7 +19,7 @@ from autotune.device.port import NO_SCALARS, NUMPY_TYPES, Call, Kernel, KernelFa
 from autotune.errors import BuildError, KernelError, LaunchError, WorkGroupError
 from autotune.kernels import find_family
 from autotune.kernels.render import render
-from autotune.measure.operands import Loaded, Operands, Workplace, canary, same_bits, with_canary
+from autotune.measure.operands import NO_CONTENTS, Loaded, Operands, Workplace, canary, same_bits, with_canary
 from autotune.measure.probe import Probe
 from autotune.measure.timing import Stopwatch
 from autotune.model.plan import Buffer, Launch, Plan, Role
@@ -70,7 +71,28 @@ class Measurer:
         self._operands = Operands(port)
 
     def measure(self, job: Job, entering: Callable[[str], None] = lambda _: None) -> Trial:
-        """Build, verify and time; calls `entering` with "build" and "run" as each begins. Never raises KernelError."""
+        """Build, verify and time; calls `entering` with "build" and "run" as each begins. Never raises KernelError.
+
+        What leads the search so far, or is to win, must be right at the small sizes of its family as well.
+        """
+        trial = self._measure(job, entering)
+        is_to_win = job.verifications or trial.time_ns * Job.LEADS < job.give_up_above_ns < math.inf
+        return self._checked(trial, job, entering) if job.verify and is_to_win else trial
+
+    def _checked(self, trial: Trial, job: Job, entering: Callable[[str], None]) -> Trial:
+        """Return the trial, or that it fails at one of the small sizes of its family."""
+        family, limits = find_family(job.problem.family), self._port.device.limits
+        for problem in family.checks if trial.state is TrialState.COMPLETE else ():
+            if problem != job.problem and not family.violations(problem, job.configuration, limits):
+                small = dataclasses.replace(
+                    job, problem=problem, source="", binary=b"", samples=1, verifications=0, give_up_above_ns=math.inf
+                )
+                found = self._measure(small, entering)
+                if found.state is not TrialState.COMPLETE:
+                    return dataclasses.replace(found, message=f"at {problem.label}: {found.message}")
+        return trial
+
+    def _measure(self, job: Job, entering: Callable[[str], None]) -> Trial:
         family = find_family(job.problem.family)
         state, message, measurement = TrialState.COMPLETE, "", None
         try:
@@ -112,9 +134,14 @@ class Measurer:
             with tracing.span("reference"):
                 built = self._build(family, wanted)
                 with Workplace(self._port, self._operands, built.plan) as place:
-                    loaded.case.expect(self._runner(built, place).run_once(loaded))
+                    runner, others = self._runner(built, place), loaded.case.other_contents()
+                    outputs = runner.run_once(loaded)
+                    again = runner.run_once(loaded, others) if others else outputs
+                fault = loaded.case.expect(outputs, again)
         except (KernelError, _Refused) as error:
             raise LaunchError(f"the reference kernel failed: {error}") from error
+        if fault:
+            raise LaunchError(f"the reference kernel failed: {fault}")
 
     def _build(self, family: KernelFamily, job: Job) -> _Built:
         key = (job.problem, job.configuration, job.build_options)
@@ -200,10 +227,10 @@ class _Runner:
             message = f"not run in full: extrapolated from some work-groups, a call takes {least_ns / 1e6:.3g} ms"
             raise _Refused(TrialState.TOO_SLOW, message)
 
-    def run_once(self, loaded: Loaded) -> dict[str, NDArray[Any]]:
-        """Return the outputs of one call on these inputs. Raises _Refused."""
+    def run_once(self, loaded: Loaded, others: Mapping[str, NDArray[Any]] = NO_CONTENTS) -> dict[str, NDArray[Any]]:
+        """Return the outputs of one call on these inputs, with other contents of outputs before. Raises _Refused."""
         self._place.use(loaded)
-        return self._run_once(loaded)
+        return self._run_once(loaded, others)
 
     def _verify(self, job: Job, seeds: Sequence[int], runs: int, expect: Callable[[Loaded], None]) -> float:
         """Return the largest error over tolerance of runs spread over the inputs of these seeds.
@@ -253,10 +280,10 @@ class _Runner:
         self._inputs_ns += time.perf_counter_ns() - began
         return ratio
 
-    def _run_once(self, loaded: Loaded) -> dict[str, NDArray[Any]]:
+    def _run_once(self, loaded: Loaded, others: Mapping[str, NDArray[Any]] = NO_CONTENTS) -> dict[str, NDArray[Any]]:
         """Run one call on the loaded inputs and return its outputs. Raises _Refused for writes behind an output."""
         with tracing.span("prepare memory"):
-            self._place.prepare_outputs(loaded)
+            self._place.prepare_outputs(loaded, others)
             self._place.poison_scratch()
             call = self._bind(self._built.kernels, self._plan.launches, loaded.case.scalars)
         with tracing.span("run once"):

@@ -7,7 +7,9 @@ device, and scratch is filled with poison.
 """
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +23,7 @@ from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
 from autotune.space.family import Case
 
+NO_CONTENTS: Mapping[str, NDArray[Any]] = MappingProxyType({})
 CANARY_ELEMENTS = 256
 """Elements behind every output, and behind every buffer that must stay zero, that no kernel may write."""
 
@@ -156,10 +159,15 @@ class Workplace:
             if buffer.role is Role.VIEW:
                 self.memory[buffer.name] = self._port.allocate(buffer, self.memory)
 
-    def prepare_outputs(self, loaded: Loaded) -> None:
-        """Write the initial contents of the outputs: values to be read, or poison, with a canary behind."""
+    def prepare_outputs(self, loaded: Loaded, others: Mapping[str, NDArray[Any]] = NO_CONTENTS) -> None:
+        """Write the initial contents of the outputs: values to be read, or poison, with a canary behind.
+
+        `others` replace the contents of these outputs.
+        """
         for buffer in self._plan.buffers:
-            if buffer.role is Role.OUTPUT and buffer.name in loaded.memory:
+            if buffer.role is Role.OUTPUT and buffer.name in others:
+                self._port.write(self._own[buffer.name], _guarded(buffer, others[buffer.name]))
+            elif buffer.role is Role.OUTPUT and buffer.name in loaded.memory:
                 self._port.copy(loaded.memory[buffer.name], self._own[buffer.name], with_canary(buffer).size_bytes)
 
     def poison_scratch(self) -> None:
@@ -199,7 +207,10 @@ def canary(dtype: str) -> NDArray[Any]:
 
 
 def _contents(buffer: Buffer, case: Case) -> NDArray[Any]:
-    values = case.inputs[buffer.name].reshape(-1)
+    return _guarded(buffer, case.inputs[buffer.name].reshape(-1))
+
+
+def _guarded(buffer: Buffer, values: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([values, canary(buffer.dtype)]) if with_canary(buffer) is not buffer else values
 
 

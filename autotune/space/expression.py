@@ -234,7 +234,8 @@ def _joined(joint: str, terms: Iterable[str]) -> str:
 
 
 def _refuse(text: str, node: ast.AST) -> NoReturn:
-    reasons = {ast.Div: ": // divides whole numbers", ast.Pow: ": multiply instead"}
+    power = ": make the power the parameter, and leave its logarithm out"
+    reasons = {ast.Div: ": // divides whole numbers", ast.Pow: ": multiply instead", ast.LShift: power}
     reason = reasons.get(type(node.op), "") if isinstance(node, ast.BinOp) else ""
     raise ConfigurationError(f"expression {text!r} may not use {ast.unparse(node)!r}{reason}")
 

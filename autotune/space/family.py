@@ -160,6 +160,8 @@ class KernelFamily(ABC):
     agree on all of that can use the same packed operand."""
     can_unpack: ClassVar[bool] = False
     """Whether launches that prepare an operand undo that when their last argument is 1; plans pass 0, or none such."""
+    checks: tuple[Problem, ...] = ()
+    """Small or ragged problems at which a winner must be right too."""
     c_export: ClassVar[CExport | None] = None
     """What the export to C needs, if the family has one."""
 
@@ -253,6 +255,10 @@ class KernelFamily(ABC):
         """Return the known faults that concern this family, except any that match the baseline, which stays legal."""
         return tuple(f for f in limits.faults if f.family == self.name and not f.matches(self.baseline))
 
+    def further_options(self, configuration: Configuration) -> list[str]:  # noqa: ARG002 - for those that need it
+        """Return options of the compiler that a configuration needs besides its parameters, at any size."""
+        return []
+
     def misfits(self, configuration: Configuration) -> list[str]:
         """Return how a configuration deviates from the declared parameters, regardless of problem and device."""
         try:
@@ -337,8 +343,15 @@ class Case(ABC):
     remark: str = ""
     """What a person should know of outputs that are right, such as elements that are never written."""
 
-    def expect(self, outputs: Mapping[str, "NDArray[Any]"]) -> None:
-        """Take the outputs of `reference` as the right ones, after which it is None."""
+    def other_contents(self) -> Mapping[str, "NDArray[Any]"]:
+        """Return other contents for outputs that a call must write completely, on which no result may depend."""
+        return {}
+
+    def expect(self, outputs: Mapping[str, "NDArray[Any]"], again: Mapping[str, "NDArray[Any]"]) -> str:
+        """Take the outputs of `reference` as the right ones, after which it is None.
+
+        `again` are those of a second call, on the other contents. Return why they cannot be right, or an empty string.
+        """
         raise NotImplementedError
 
     @abstractmethod
