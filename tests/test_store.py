@@ -966,4 +966,5 @@ def test_a_snapshot_that_fails_leaves_the_older_one(path: Path, monkeypatch: pyt
 def test_every_field_of_a_measurement_is_stored() -> None:
     """A field without a column would be lost in silence, since it has its default where it is read."""
     names = {field.name for field in dataclasses.fields(Measurement)}
-    assert names - set(TrialRow.__table__.columns.keys()) == {"samples_ns", "inputs_ns"}  # the first is `samples`
+    missing = names - set(TrialRow.__table__.columns.keys())
+    assert missing == {"samples_ns", "inputs_ns", "is_first"}  # the first is `samples`
