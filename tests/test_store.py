@@ -707,7 +707,9 @@ def test_paths_that_cannot_be(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_full_disk_is_told_and_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_and_loses_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(failures, "PATIENCE_S", 0.1)
 
     def fill(connection: sqlite3.Connection, _: object) -> None:
@@ -723,6 +725,21 @@ def test_a_full_disk_is_told_and_loses_nothing(path: Path, monkeypatch: pytest.M
     finally:
         event.remove(Engine, "connect", fill)
     assert is_whole(path)
+    assert caplog.messages == [f"no space is left to write {path}: trying again for up to 0 s"]
+
+
+def test_where_there_is_no_space_for_a_copy_the_copy_is_named(store: Store, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+
+    def fill(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA max_page_count = 4")
+
+    event.listen(Engine, "connect", fill)
+    try:
+        with pytest.raises(StoreError, match=f"no space is left to write {copy} "):
+            store.snapshot(copy)
+    finally:
+        event.remove(Engine, "connect", fill)
 
 
 # Places that may not be written. The tests may run as root, whom no mode binds; then another user tries.
