@@ -250,18 +250,9 @@ def _mend(wanted: str) -> str:
 
 def _nothing_mend() -> str:
     return (
-        f"drivers are looked for in {vendors_folder()}; {POCL_HINT}{_cache_mend()}; "
+        f"drivers are looked for in {vendors_folder()}; {POCL_HINT}; "
         "on Android set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib in Termux"
     )
-
-
-def _cache_mend() -> str:
-    """Return a further hint if PoCL cannot write to its cache folder, since it then shows no device; else empty."""
-    set_here = filter(None, map(os.environ.get, ("POCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME")))
-    folder = Path(next(set_here, "")).absolute()
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    is_writable = nearest.is_dir() and os.access(nearest, os.W_OK)
-    return "" if is_writable else f"; PoCL cannot write to {folder}: set POCL_CACHE_DIR to another folder"
 
 
 # The drivers that the OpenCL loader loads, and how to exclude some of them
