@@ -101,6 +101,14 @@ def test_a_device_that_fails_at_it_is_timed_by_the_host(pocl: Device, monkeypatc
     assert calibration == Calibration(timer=Timer.HOST, reason="the calibration failed: out of resources")
 
 
+def test_where_the_clock_of_the_host_stands_still_there_is_a_calibration_too(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.device.clocks.MOST_TURNS", 1000)
+    monkeypatch.setattr("autotune.device.opencl.perf_counter_ns", lambda: 5)
+    assert calibrate(Session(pocl.selector)).timer is Timer.HOST
+
+
 def test_a_device_that_hangs_or_crashes_while_calibrated_harms_nobody() -> None:
     begin = "import sys; from autotune import child; "
     hang = begin + "child.serve(lambda m, entering: (entering('calibration'), __import__('time').sleep(60)))"

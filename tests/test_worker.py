@@ -286,6 +286,22 @@ def test_no_child_is_started_again_in_the_place_of_one_that_was_closed() -> None
         assert one.pid is None
 
 
+@pytest.mark.parametrize("data", [b"\x05\0\0\0\0\0\0\0abcde", b"\xff" * 8, b"\4\0\0\0\0\0\0\0\x80\4N."])
+def test_an_answer_that_a_kernel_has_spoilt_is_a_crash(data: bytes) -> None:
+    """As by a wrong write into what is being sent, or by a driver that writes where it should not."""
+    code = (
+        "import os, time; from autotune import child\n"
+        "output = os.dup(1)\n"
+        "def answer(data, entering):\n"
+        "    entering('run'); os.write(output, data); time.sleep(60)\n"
+        "child.serve(answer)\n"
+    )
+    with Child((sys.executable, "-c", code)) as one:
+        answer = one.ask(data, {"run": 50.0})
+        assert isinstance(answer, child.Loss)
+        assert (answer.cause, answer.message) == (child.Cause.DIED, "run: its answer was spoilt.")
+
+
 def test_a_full_disk_is_a_worker_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     def full() -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
