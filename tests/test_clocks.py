@@ -189,6 +189,18 @@ CPU = factories.device("pocl-amd-epyc", family="cpu", vendor="AMD", limits=Devic
             {"class/hwmon/hwmon2/name": "k10temp", "class/hwmon/hwmon2/temp1_input": "50125"},
             Reading(temperature_c=50.125),
         ),
+        (
+            ADRENO,
+            {
+                "class/kgsl/kgsl-3d0/gpuclk": "inf",
+                "class/kgsl/kgsl-3d0/temp": "61500000",
+                "class/thermal/thermal_zone0/type": "gpuss-0",
+                "class/thermal/thermal_zone0/temp": "255000",
+                "class/thermal/thermal_zone1/type": "gpuss-1",
+                "class/thermal/thermal_zone1/temp": "47000",
+            },
+            Reading(temperature_c=47.0),
+        ),
         (ADRENO, {"class/kgsl/kgsl-3d0/gpuclk": "no number", "class/kgsl/kgsl-3d0/temp": ""}, Reading()),
         (CPU, {}, Reading()),
     ],
