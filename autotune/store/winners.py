@@ -147,7 +147,7 @@ class WinnerLedger(Transactions):
             _require_device(session, winner.device)
             session.add(winner_row(winner, problem_id(session, winner.problem)))
 
-        self.write(add)
+        self.write(add, waits_for_space=True)
 
     def best(self, device_slug: str | None = None, family: str | None = None) -> list[Winner]:
         """Return the current winner of each problem, ordered by device, family and sizes."""
