@@ -276,7 +276,7 @@ class Child:
         if code is not None and code < 0:
             status = f"killed by {_signal_name(-code)}"
         else:
-            status = f"exit status {code}"
+            status = "its answer was spoilt" if code is None else f"exit status {code}"
         last_words = ""
         with contextlib.suppress(ValueError):  # closed meanwhile
             size = errors.seek(0, os.SEEK_END)
@@ -358,9 +358,10 @@ class _Unpickler(pickle.Unpickler):  # only for messages of our own child or par
 def _pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:
     """Move a child's messages into a queue, which supports waiting with a time limit on every system.
 
-    The content of a message of kind "alive" is the time of its arrival; the last message is of kind "ended".
+    The content of a message of kind "alive" is the time of its arrival; the last message is of kind "ended", also where
+    a kernel or driver has spoilt what the child sends, of which unpickling may raise anything.
     """
-    with contextlib.suppress(EOFError, OSError, ValueError), stream:
+    with contextlib.suppress(Exception), stream:
         while True:
             kind, content = read_message(stream)
             messages.put((kind, time.monotonic() if kind == "alive" else content))

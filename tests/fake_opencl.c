@@ -216,6 +216,8 @@ int32_t clEnqueueNDRangeKernel(object q, object k, uint32_t n, const size_t *off
     (void)q, (void)k, (void)n, (void)offset, (void)waits, (void)after;
     if (event)
         *event = malloc(1);
+    if (getenv("AUTOTUNE_FAKE_SCARCE"))
+        return -5;
     return !global[0] ? -63 : local && (!local[0] || local[0] > 64) ? -54 : 0;
 }
 
@@ -282,8 +284,9 @@ int32_t clEnqueueCopyImage(object q, object s, object t, const size_t *from, con
 }
 
 int32_t clFinish(object q) {
+    const char *scarce = getenv("AUTOTUNE_FAKE_SCARCE"); /* "broken" if a kernel has faulted */
     (void)q;
-    return 0;
+    return scarce && !strcmp(scarce, "broken") ? -5 : 0;
 }
 
 int32_t clGetEventProfilingInfo(object e, uint32_t what, size_t room, void *into, size_t *size) {

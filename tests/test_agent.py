@@ -22,7 +22,15 @@ from autotune.device.agent.frames import encode
 from autotune.device.agent.port import AgentPort, _value
 from autotune.device.discovery import discover_behind, find_device
 from autotune.device.links import find_link
-from autotune.errors import AutotuneError, BuildError, DeviceLostError, DeviceSelectionError, LaunchError, LinkLostError
+from autotune.errors import (
+    AutotuneError,
+    BuildError,
+    DeviceLostError,
+    DeviceSelectionError,
+    LaunchError,
+    LinkLostError,
+    WorkGroupError,
+)
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.measure.build_pool import BuilderPool
 from autotune.measure.worker import Worker
@@ -235,6 +243,17 @@ def _kill_agents(parent: int) -> None:
         for runner in _children(supervisor):
             os.kill(runner, signal.SIGKILL)
         os.kill(supervisor, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("scarce", "is_refused"), [("work-group", True), ("broken", False)])
+def test_a_work_group_that_needs_too_much_is_told_from_a_fault(agent: str, scarce: str, is_refused: bool) -> None:
+    port = open_port(f"exec:env AUTOTUNE_FAKE_SCARCE={scarce} {agent}#0:0")
+    plain = Launch(kernel="work", global_size=(64,), local_size=None, arguments=())
+    plan = Plan(buffers=(), launches=(plain,))
+    call = port.bind(port.kernels(port.build("source", []), plan), plan.launches, {})
+    with pytest.raises(LaunchError, match="OUT_OF_RESOURCES") as told:
+        port.run(call)
+    assert isinstance(told.value, WorkGroupError) is is_refused
 
 
 def test_a_deferred_error_is_raised_by_the_next_command_that_waits(agent: str) -> None:

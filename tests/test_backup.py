@@ -1,6 +1,7 @@
 """Backups of a database in use, restored elsewhere and in place."""
 
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,21 @@ def test_a_file_is_replaced_only_if_asked_for_and_not_in_use(db_file: Path, tmp_
     run(["restore", str(copy), "--db", str(db_file), "--force"])
     assert rows(db_file, COUNTS) == [(0, 0)]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_where_there_is_no_space_for_a_backup_the_backup_is_named(
+    db_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(path: Path) -> sqlite3.Connection:
+        connection = real(path)
+        if path != db_file:
+            connection.execute("PRAGMA max_page_count = 4")
+        return connection
+
+    real = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    with pytest.raises(StoreError, match=f"no space is left to write {tmp_path / 'copy'} "):
+        back_up(parse_target(db_file), tmp_path / "copy")
 
 
 def test_what_is_no_backup_is_refused_and_left_as_it_is(db_file: Path, tmp_path: Path) -> None:

@@ -639,6 +639,8 @@ def test_a_hot_device_rests_until_it_is_cool(imitation: Imitation, tmp_path: Pat
     (tmp_path / "work").write_bytes(work)
     folder = tmp_path / place
     folder.mkdir(parents=True)
+    (own := tmp_path / "class/kgsl/kgsl-3d0/temp").parent.mkdir(parents=True, exist_ok=True)
+    own.write_text("91000000\n")  # in another unit, so that it tells nothing
     (folder / "type").write_text("gpuss-0\n")
     (folder / "temp").write_text("91000\n")
     command, environment = [agent, tmp_path / "work", tmp_path / NAME], environment | {"AUTOTUNE_SYS": str(tmp_path)}

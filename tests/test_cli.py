@@ -723,6 +723,20 @@ def test_run_leaves_out_what_a_network_asks_for_and_the_device_cannot_hold(
     assert len(tune.requests) == 6
 
 
+def test_run_leaves_out_what_a_file_lists_for_other_devices(
+    tune: FakeTune, database: str, tmp_path: Path, run: Run
+) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_text("8,8,8\n1,128256,2048\n")
+    arguments = ["run", "--device", "adreno", "--shapes", str(path), "--trials", "1", "--db", database]
+    assert "left out: 1x128256x2048: B needs 1002 MiB" in run(arguments).err
+    assert [request.problem.label for request in tune.requests] == ["8x8x8"]
+    path.write_text("1,128256,2048\n")
+    told = run(arguments, 2).err
+    assert "left out: 1x128256x2048" in told and "error: no shape fits the device" in told
+    assert "error: 1x128256x2048: B needs" in run([*RUN, "--shape", "1,128256,2048"], 2).err
+
+
 def test_run_without_any_winner_fails(tune: FakeTune, database: str, run: Run) -> None:
     tune.wins = False
     captured = run([*RUN, "--trials", "2", "--db", database], 1)

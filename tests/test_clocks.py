@@ -101,6 +101,14 @@ def test_a_device_that_fails_at_it_is_timed_by_the_host(pocl: Device, monkeypatc
     assert calibration == Calibration(timer=Timer.HOST, reason="the calibration failed: out of resources")
 
 
+def test_where_the_clock_of_the_host_stands_still_there_is_a_calibration_too(
+    pocl: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.device.clocks.MOST_TURNS", 1000)
+    monkeypatch.setattr("autotune.device.opencl.perf_counter_ns", lambda: 5)
+    assert calibrate(Session(pocl.selector)).timer is Timer.HOST
+
+
 def test_a_device_that_hangs_or_crashes_while_calibrated_harms_nobody() -> None:
     begin = "import sys; from autotune import child; "
     hang = begin + "child.serve(lambda m, entering: (entering('calibration'), __import__('time').sleep(60)))"
@@ -180,6 +188,18 @@ CPU = factories.device("pocl-amd-epyc", family="cpu", vendor="AMD", limits=Devic
             CPU,
             {"class/hwmon/hwmon2/name": "k10temp", "class/hwmon/hwmon2/temp1_input": "50125"},
             Reading(temperature_c=50.125),
+        ),
+        (
+            ADRENO,
+            {
+                "class/kgsl/kgsl-3d0/gpuclk": "inf",
+                "class/kgsl/kgsl-3d0/temp": "61500000",
+                "class/thermal/thermal_zone0/type": "gpuss-0",
+                "class/thermal/thermal_zone0/temp": "255000",
+                "class/thermal/thermal_zone1/type": "gpuss-1",
+                "class/thermal/thermal_zone1/temp": "47000",
+            },
+            Reading(temperature_c=47.0),
         ),
         (ADRENO, {"class/kgsl/kgsl-3d0/gpuclk": "no number", "class/kgsl/kgsl-3d0/temp": ""}, Reading()),
         (CPU, {}, Reading()),

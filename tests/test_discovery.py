@@ -22,7 +22,7 @@ from autotune.device.discovery import discover, discover_here, select
 from autotune.device.families import FAMILIES
 from autotune.device.processors import usable_cores
 from autotune.device.profile import find_profile
-from autotune.device.quirks import set_threads
+from autotune.device.quirks import POCL, set_threads
 from autotune.errors import DeviceSelectionError
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
@@ -523,16 +523,20 @@ def test_the_mend_tells_which_driver_files_are_there(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("is_writable", [True, False])
-def test_the_mend_tells_of_a_cache_that_cannot_be_written(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_writable: bool
+def test_pocl_without_a_device_tells_of_a_cache_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_writable: bool
 ) -> None:
     monkeypatch.delenv("POCL_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if not is_writable:
         (tmp_path / "cache").write_text("a file, no folder")
     with pytest.raises(DeviceSelectionError) as caught:
-        discover_here([])
-    assert ("set POCL_CACHE_DIR" in caught.value.hint) is not is_writable
+        discover_here([FakePlatform(POCL, []), FakePlatform("Other", []), FakePlatform(POCL, [])])
+    told = f": PoCL, which has no device where it cannot write to {tmp_path / 'cache'}: set POCL_CACHE_DIR"
+    assert caught.value.message.count(told) == (0 if is_writable else 1)
+    with caplog.at_level(logging.WARNING):
+        assert discover_here([FakePlatform(POCL, []), FakePlatform("Good", [H200])])
+    assert ("set POCL_CACHE_DIR" in caplog.text) is not is_writable
 
 
 def test_plain_data_survives_json(several: list[Device]) -> None:

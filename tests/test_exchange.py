@@ -238,7 +238,9 @@ def test_the_command_writes_trials_and_its_own_file_again(
     assert len(json.loads(path.read_text())["results"]) == 5
     assert main([*common, "--family", "gemm", "--shape", "64,64,64", "--output", str(path)]) == 0
     assert main(common) == 2
-    assert "give --device and --family" in capsys.readouterr().err
+    assert "one device and family (give --family)" in capsys.readouterr().err
+    assert main(common[:3]) == 2
+    assert "(give --device and --family)" in capsys.readouterr().err
 
 
 # Results of others

@@ -1,5 +1,6 @@
 """Kernel files: a TOML file that describes a kernel of the user's, as every command sees it."""
 
+import itertools
 import json
 import math
 import os
@@ -208,6 +209,16 @@ def test_what_leads_or_wins_must_be_right_at_the_sizes_of_check(folder: Path, po
             assert worker.run(replace(at_stake, configuration=family.usual)).state is TrialState.COMPLETE
 
 
+def test_a_kernel_whose_results_are_no_numbers_is_not_right_because_they_always_are(folder: Path, pocl: Device) -> None:
+    (folder / "scale.cl").write_text(SOURCE.replace("factor *", "NAN *"))
+    for text in (FILE, FILE.replace(f"reference = {{ {RIGHT} }}\n", "")):
+        trial = trial_of(pocl, family_of(folder, text), "40")
+        assert trial.state is TrialState.WRONG_RESULT and "1 of the elements of y are NaN" in trial.message
+    (folder / "scale.cl").write_text(SOURCE.replace("factor *", "(get_global_id(0) < 10 ? NAN : 1) *"))
+    trial = trial_of(pocl, family_of(folder), "40")
+    assert trial.state is TrialState.COMPLETE and "0.25 of the elements of y are NaN" in trial.message
+
+
 def test_a_result_that_is_infinite_everywhere_is_right_where_the_reference_says_so(folder: Path, pocl: Device) -> None:
     """The smallest of nothing, for one: outputs hold infinities before a call, too."""
     (folder / "right.py").write_text("import numpy as np\ndef right(y): return np.full(len(y), np.inf)\n")
@@ -318,6 +329,34 @@ def test_parameters_replace_the_defines_of_the_source(folder: Path) -> None:
     text = render(family, configuration, family.plan(family.requests[0].problem, configuration))
     assert text.count("#define PER_ITEM") == 1 and "#define PER_ITEM 4" in text
     assert "// doubles {{ not a template }} {% for %}" in text, "plain sources are not templates"
+
+
+def with_local_memory(folder: Path) -> str:
+    """A file whose reference takes local memory of no parameter's choice."""
+    (folder / "scale.cl").write_text(SOURCE.replace("plain(global", "plain(local float *spare, global"))
+    return FILE.replace("[arguments]", "[arguments]\nspare = { local = '4 * n' }")
+
+
+def test_what_no_parameter_decides_is_held_against_the_limits_of_the_device(folder: Path) -> None:
+    lines = with_local_memory(folder).splitlines()
+    own = "kernel = 'scale', when = 'GROUP > 16', local_size = '64', global_size = '64'"
+    own += ", arguments = ['x', 'y', 'factor', 'n']"
+    plain = "kernel = 'plain', when = 'GROUP <= 16', global_size = '64'"
+    text = "\n".join([*lines[:4], f"launches = [{{ {own} }}, {{ {plain} }}]", *lines[6:10], *lines[11:]])
+    family, left = family_of(folder, text), {}
+    for local, most in itertools.product((4000, 3999), (64, 63)):
+        limits = DeviceLimits(local_memory_bytes=local, max_work_group_size=most)
+        space = SearchSpace(family, family.problem_type.parse("1000"), limits)
+        left[local, most] = {c["GROUP"] for c in space}
+    assert left == {(4000, 64): {16, 32, 64}, (3999, 64): {32, 64}, (4000, 63): {16}, (3999, 63): set()}
+
+
+def test_a_size_that_needs_more_local_memory_than_there_is_does_not_fit(folder: Path) -> None:
+    text = with_local_memory(folder).replace(f"reference = {{ {RIGHT} }}", 'kernel = "plain"')
+    problem = family_of(folder, text).problem_type.parse("1000")
+    problem.check_device(DeviceLimits(local_memory_bytes=4000))
+    with pytest.raises(ProblemError, match=r"1000 does not fit the device: .*: the device has less local memory"):
+        problem.check_device(DeviceLimits(local_memory_bytes=3999))
 
 
 def test_constraints_hold_in_the_space_those_of_every_device_included(folder: Path, pocl: Device) -> None:

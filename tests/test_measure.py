@@ -16,7 +16,7 @@ import autotune.measure.measurer
 from autotune.device import opencl
 from autotune.device.opencl import Session
 from autotune.device.quirks import Quirks
-from autotune.errors import BuildError
+from autotune.errors import BuildError, LaunchError
 from autotune.kernels.gemm import FAMILY, Gemm, GemmProblem
 from autotune.kernels.gemm.plan import PLAN
 from autotune.kernels.gemm.reference import GemmCase
@@ -486,6 +486,11 @@ def test_a_sample_is_far_longer_than_the_tick_of_its_timer() -> None:
     assert stopwatch.overhead_ns(found, 1) == 10_000.0, "what the host saw beside the kernel"
     found, _ = timed(10_000.0, lambda _: 9_000.0)
     assert 2_000_000 <= found.samples[0].calls * 9_000.0 <= 3_000_000
+
+
+def test_no_call_takes_no_time() -> None:
+    with pytest.raises(LaunchError, match="the clock of the host did not go on"):
+        timed(0.0, lambda _: 0.0)
 
 
 def test_a_sample_by_the_host_is_far_longer_than_it_takes_to_see_an_end() -> None:

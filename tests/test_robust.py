@@ -28,6 +28,7 @@ from autotune.model.device import Device
 from autotune.model.trial import Job, Timer, Trial, TrialState
 from autotune.store import Owner, Store, database
 from autotune.store import failures as failures_module
+from autotune.store.transactions import Together
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import evil
 from untraced import untraced
@@ -366,6 +367,27 @@ def test_a_full_disk_ends_the_run_with_everything_before_safe(path: Path) -> Non
 def _pages(path: Path) -> int:
     with contextlib.closing(sqlite3.connect(path)) as database:
         return int(database.execute("PRAGMA page_count").fetchone()[0])
+
+
+def test_a_search_outlasts_a_disk_that_is_full_whenever_it_writes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def transaction(self: Store, engine: Engine, work: Callable[..., object], **options: bool) -> object:
+        def first_full(session: object) -> object:
+            if engine is self._writing and next(firsts, False):
+                error = sqlite3.OperationalError("database or disk is full")
+                error.sqlite_errorcode = sqlite3.SQLITE_FULL
+                raise error
+            return work(session)
+
+        firsts = iter([True])
+        return real(self, engine, first_full, **options)
+
+    real = Store._transaction
+    store.add_device(INVENTED)
+    monkeypatch.setattr(Together, "write", lambda *_: False)
+    monkeypatch.setattr(Store, "_transaction", transaction)
+    assert search(store, FakeWorker(invented_time), trials=3).winner
 
 
 def test_a_disk_that_is_full_for_a_moment_loses_no_trial(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

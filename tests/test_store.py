@@ -707,7 +707,9 @@ def test_paths_that_cannot_be(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_full_disk_is_told_and_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_told_and_loses_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(failures, "PATIENCE_S", 0.1)
 
     def fill(connection: sqlite3.Connection, _: object) -> None:
@@ -723,6 +725,21 @@ def test_a_full_disk_is_told_and_loses_nothing(path: Path, monkeypatch: pytest.M
     finally:
         event.remove(Engine, "connect", fill)
     assert is_whole(path)
+    assert caplog.messages == [f"no space is left to write {path}: trying again for up to 0 s"]
+
+
+def test_where_there_is_no_space_for_a_copy_the_copy_is_named(store: Store, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+
+    def fill(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA max_page_count = 4")
+
+    event.listen(Engine, "connect", fill)
+    try:
+        with pytest.raises(StoreError, match=f"no space is left to write {copy} "):
+            store.snapshot(copy)
+    finally:
+        event.remove(Engine, "connect", fill)
 
 
 # Places that may not be written. The tests may run as root, whom no mode binds; then another user tries.
@@ -966,4 +983,5 @@ def test_a_snapshot_that_fails_leaves_the_older_one(path: Path, monkeypatch: pyt
 def test_every_field_of_a_measurement_is_stored() -> None:
     """A field without a column would be lost in silence, since it has its default where it is read."""
     names = {field.name for field in dataclasses.fields(Measurement)}
-    assert names - set(TrialRow.__table__.columns.keys()) == {"samples_ns", "inputs_ns"}  # the first is `samples`
+    missing = names - set(TrialRow.__table__.columns.keys())
+    assert missing == {"samples_ns", "inputs_ns", "is_first"}  # the first is `samples`

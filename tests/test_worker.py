@@ -17,13 +17,13 @@ from autotune import child
 from autotune.child import Child
 from autotune.errors import WorkerError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.measure.worker import Worker
+from autotune.measure.worker import REFUSED_BUILDS, Worker
 from autotune.model.device import Device
 from autotune.model.trial import QUARANTINED_STATES, Job, TrialState
 from factories import evil, quick_job
 
 EVIL = evil("worker")
-FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, OWN_FAULT, BROKEN = 0, 1, 2, 3, 4, 5, 10, 11
+FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, NO_DEVICE_MEMORY, OWN_FAULT, BROKEN = *range(6), 7, 10, 11
 
 
 def job(device: Device, behaviour: int, limit_s: float = 60.0) -> Job:
@@ -62,6 +62,28 @@ def test_every_way_to_fail_ends_the_trial_and_not_the_search(pocl: Device) -> No
         assert "SIGABRT" in aborted.message
         assert "last words" in aborted.message
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("behaviours", "is_first"),
+    [
+        ((), False),
+        ((NO_BUILD,) * (REFUSED_BUILDS - 1), False),
+        ((NO_BUILD,) * REFUSED_BUILDS, True),
+        ((ABORT,), True),
+        ((NEVER_ENDING,), True),
+        ((NO_DEVICE_MEMORY,), True),
+        ((OWN_FAULT,), True),
+    ],
+)
+def test_a_trial_tells_whether_it_is_the_first_of_its_process(
+    pocl: Device, behaviours: tuple[int, ...], is_first: bool
+) -> None:
+    with Worker(EVIL) as worker:
+        worker.prepare(job(pocl, FINE))
+        found = [worker.run(job(pocl, behaviour, 2.0)) for behaviour in (FINE, *behaviours, FINE)]
+    measured = [trial.measurement.is_first for trial in found if trial.measurement]
+    assert measured == [True, is_first]
 
 
 def test_an_exception_of_our_own_wins_over_a_driver_that_aborts_at_exit(pocl: Device) -> None:
@@ -262,6 +284,22 @@ def test_no_child_is_started_again_in_the_place_of_one_that_was_closed() -> None
         with pytest.raises(WorkerError, match="closed"):
             asked.result(timeout=10.0)
         assert one.pid is None
+
+
+@pytest.mark.parametrize("data", [b"\x05\0\0\0\0\0\0\0abcde", b"\xff" * 8, b"\4\0\0\0\0\0\0\0\x80\4N."])
+def test_an_answer_that_a_kernel_has_spoilt_is_a_crash(data: bytes) -> None:
+    """As by a wrong write into what is being sent, or by a driver that writes where it should not."""
+    code = (
+        "import os, time; from autotune import child\n"
+        "output = os.dup(1)\n"
+        "def answer(data, entering):\n"
+        "    entering('run'); os.write(output, data); time.sleep(60)\n"
+        "child.serve(answer)\n"
+    )
+    with Child((sys.executable, "-c", code)) as one:
+        answer = one.ask(data, {"run": 50.0})
+        assert isinstance(answer, child.Loss)
+        assert (answer.cause, answer.message) == (child.Cause.DIED, "run: its answer was spoilt.")
 
 
 def test_a_full_disk_is_a_worker_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from autotune.bundle.note import Task, read_note
 from autotune.bundle.result import Failed, Record, Result, Timed
 from autotune.device.agent.frames import CONSTANTS, RefusedCommand, how_ended
 from autotune.device.agent.recording import described
-from autotune.device.agent.status import CODES
 from autotune.device.quirks import shortened
 from autotune.errors import TableError
 from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND
@@ -30,7 +29,6 @@ from autotune.search.knowledge import FailureCounts, Knowledge
 from autotune.store import Store
 
 _BUILDS = {CONSTANTS[name] for name in ("BUILD", "LOAD", "KERNELS")}
-_INVALID = {CODES[name] for name in ("INVALID_WORK_GROUP_SIZE", "INVALID_WORK_ITEM_SIZE")}
 _WHY = {
     CONSTANTS[name]: name
     for name in ("FAILED_REFUSED", "FAILED_ENDED", "FAILED_LATE", "FAILED_SLOW", "FAILED_DIFFERS", "FAILED_LOST")
@@ -198,10 +196,10 @@ class _Collecting:
         """Return state and message of a failed trial; None where it proves nothing."""
         match _WHY.get(failed.why):
             case "FAILED_REFUSED":
-                message = str(RefusedCommand(failed.number, failed.text))
+                refusal = RefusedCommand(failed.number, failed.text)
                 if failed.command in _BUILDS:
-                    return TrialState.COMPILE_FAILED, message
-                return (TrialState.INVALID if failed.number in _INVALID else TrialState.LAUNCH_FAILED), message
+                    return TrialState.COMPILE_FAILED, str(refusal)
+                return (TrialState.INVALID if refusal.is_for_work_group else TrialState.LAUNCH_FAILED), str(refusal)
             case "FAILED_ENDED":
                 is_late = failed.how == CONSTANTS["ENDED_BY_LIMIT"]
                 told = how_ended(failed.how, failed.number, failed.command)

@@ -132,8 +132,9 @@ def _export_trials(options: argparse.Namespace) -> int:
     from autotune.export.kernel_tuner import export_trials
 
     title = TRIAL_FORMATS[options.format].title
-    if not (options.device and options.family):
-        raise UsageError(f"{title} holds the trials of one device and family", hint="give --device and --family")
+    if missing := [option for option in ("device", "family") if not getattr(options, option)]:
+        hint = f"give {' and '.join(f'--{option}' for option in missing)}"
+        raise UsageError(f"{title} holds the trials of one device and family", hint=hint)
     if options.kernels or options.also:
         raise UsageError(f"{title} holds no kernels", hint="leave out --kernels and --also")
     if len(options.shape) > 1:

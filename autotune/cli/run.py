@@ -205,17 +205,15 @@ def _tell_lost(lost: "Sequence[Quarantined]") -> None:
 
 
 def wanted_requests(options: argparse.Namespace) -> tuple[list[Request], list[Request]]:
-    """Return the shapes that the device must be able to hold, and others, which are left out where it cannot.
+    """Return the shapes of --shape, which the device must be able to hold, and others, left out where it cannot.
 
-    With presets or misses only those of --shape must fit. Raises UsageError.
+    Raises UsageError.
     """
     from autotune.kernels.presets import preset
 
     problem_type = find_family(options.family).problem_type
     own = read_requests(problem_type, options.shape, [])
     listed = read_requests(problem_type, [], options.shapes, tokens_of(options.tokens, options.shapes))
-    if not (options.preset or options.misses):
-        return [*own, *listed], []
     return own, [*listed, *(request for name in options.preset for request in preset(name))]
 
 

@@ -44,9 +44,9 @@ def tune_command(options: argparse.Namespace) -> int:
     from autotune.search.own_kernel import use_file
 
     family = use_file(options.file)
-    own = read_requests(family.problem_type, options.shape, []) if options.shape else family.requests
+    own = read_requests(family.problem_type, options.shape, [])
     usual = {
         "family": family.name, "misses": False, "algorithm": [], "until_gain": None, "sampler": "ours",
         "sampler_options": "", "crossover": False, "sustained": False,
     }  # fmt: skip
-    return tune_requests(argparse.Namespace(**vars(options), **usual), own, [])
+    return tune_requests(argparse.Namespace(**vars(options), **usual), own, [] if own else family.requests)

@@ -183,7 +183,7 @@ class _Spinning:
 
     def observe(self) -> Observations:
         latency_ns = statistics.median(run.host_ns for run in self._spin(0, LATENCY_RUNS))
-        calls = max(10, min(BATCH, math.ceil(BATCH_NS / latency_ns)))
+        calls = max(10, min(BATCH, math.ceil(BATCH_NS / max(1.0, latency_ns))))
         batches = [self._port.run(self._bind(0), calls) for _ in range(BATCHES)]
         return Observations(
             told_tick_ns=self._port.timer_resolution_ns,
@@ -196,7 +196,7 @@ class _Spinning:
     def _long(self) -> list[Run]:
         turns = 1000
         while (host_ns := min(run.host_ns for run in self._spin(turns))) < LONG_NS and turns < MOST_TURNS:
-            turns = min(MOST_TURNS, turns * min(16, max(2, math.ceil(1.25 * LONG_NS / host_ns))))
+            turns = min(MOST_TURNS, turns * min(16, max(2, math.ceil(1.25 * LONG_NS / max(1, host_ns)))))
         return self._spin(turns, LONG_RUNS)
 
     def _spin(self, turns: int, runs: int = 2) -> list[Run]:

@@ -17,6 +17,7 @@ from autotune.device.quirks import (
     ask,
     compiler_target,
     first_line,
+    hidden_by,
     number,
     positive,
     repair_processor_name,
@@ -118,6 +119,8 @@ def survey(platforms: Iterable[Any] | None = None, machine: Machine = HERE, link
         except Exception as error:  # noqa: BLE001 - drivers raise any exception; the others still count
             troubles.append(f"platform {platform_number} ({text(platform, 'name')}): {first_line(error)}")
             continue
+        if not members and machine is HERE and (why := hidden_by(platform)) and why not in troubles:
+            troubles.append(why)
         for device_number, raw in enumerate(members):
             selector = f"{link}#{platform_number}:{device_number}" if link else f"{platform_number}:{device_number}"
             try:

@@ -124,7 +124,7 @@ def _devices_of(found: Survey) -> list[Device]:
     if not found.devices:
         reasons = f": {'; '.join(found.troubles)}" if found.troubles else ""
         hint = (
-            f"drivers are looked for in {vendors_folder()}; {POCL_HINT}{_cache_mend()}; "
+            f"drivers are looked for in {vendors_folder()}; {POCL_HINT}; "
             "on Android set LD_LIBRARY_PATH=/vendor/lib64:$PREFIX/lib in Termux"
         )
         raise DeviceSelectionError(f"there is no OpenCL device{reasons}", hint=hint)
@@ -250,15 +250,6 @@ def _mend(wanted: str) -> str:
         return family.install if family else _CHOOSE
     places = [f"{path} ({'there' if Path(path).exists() else 'not there'})" for path in family.driver_files]
     return f"its driver is looked for in {', '.join([*places, vendors_folder()])}; {family.install}"
-
-
-def _cache_mend() -> str:
-    """Return a further hint if PoCL cannot write to its cache folder, since it then shows no device; else empty."""
-    set_here = filter(None, map(os.environ.get, ("POCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME")))
-    folder = Path(next(set_here, "")).absolute()
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    is_writable = nearest.is_dir() and os.access(nearest, os.W_OK)
-    return "" if is_writable else f"; PoCL cannot write to {folder}: set POCL_CACHE_DIR to another folder"
 
 
 # The drivers that the OpenCL loader loads, and how to exclude some of them

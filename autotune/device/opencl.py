@@ -13,6 +13,7 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
+from autotune.device.agent.status import refuses_work_group
 from autotune.device.description import HERE, describe, toolchain
 from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Memory, Run, scalar
 from autotune.device.quirks import (
@@ -40,7 +41,6 @@ CHANNEL_ORDERS = {4: cl.channel_order.RGBA, 2: cl.channel_order.RG, 1: cl.channe
 
 _BUILD_SUCCESS = 0
 _LARGEST_NS = 2**63 - 1
-_WORK_GROUP_REFUSED = (cl.status_code.INVALID_WORK_GROUP_SIZE, cl.status_code.INVALID_WORK_ITEM_SIZE)
 
 
 @functools.cache
@@ -293,7 +293,7 @@ class Session:
         try:
             events = [cl.enqueue_nd_range_kernel(queue, *launch) for _ in range(times) for launch in launches]
         except cl.Error as error:
-            kind = WorkGroupError if self._refuses_work_group(error) else LaunchError
+            kind = WorkGroupError if refuses_work_group(error.code, self._can_wait) else LaunchError
             raise kind(shortened(str(error))) from error
         self.finish()
         end = perf_counter_ns()
@@ -301,14 +301,7 @@ class Session:
         found = np.array(spans, np.int64).reshape(times, len(launches), 2)
         return Run(host_start_ns=start, host_end_ns=end, events=found)
 
-    def _refuses_work_group(self, error: cl.Error) -> bool:
-        """Return whether a launch was refused for its work-group, and nothing is broken.
-
-        NVIDIA tells in the same words that a work-group needs too many registers and that a kernel has faulted; after a
-        fault every wait fails, too.
-        """
-        if error.code != cl.status_code.OUT_OF_RESOURCES:
-            return error.code in _WORK_GROUP_REFUSED
+    def _can_wait(self) -> bool:
         try:
             self.queue.finish()
         except cl.Error:

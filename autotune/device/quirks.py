@@ -4,6 +4,7 @@
 - Some keep built programs, build again at a launch, or report wrong limits: `Quirks`.
 - PoCL starts too many threads, and lets them wander: `set_threads`.
 - PoCL 3.0 compiles for a processor that its built-in library does not fit: `repair_processor_name`.
+- PoCL shows no device where it cannot write to its cache: `hidden_by`.
 - Event times of some are wrong: clocks.py measures it. What else may not work is probed (probes.py).
 
 The PoCL of PyPI's wheel (3.0, LLVM 14) makes two choices that can disagree. It links kernels with the built-in library
@@ -56,6 +57,9 @@ _SKYLAKE_SERVER = ("avx512bw", "avx512cd", "avx512dq", "avx512vl")
 _THREADS = ("POCL_MAX_PTHREAD_COUNT", "POCL_CPU_MAX_CU_COUNT")
 """Environment variables for the number of threads: of PoCL before 4.0, and since."""
 
+POCL = "Portable Computing Language"
+"""Name of PoCL's platform."""
+
 _kept: dict[int, ctypes.Array[ctypes.c_char]] = {}
 """Names that repaired device structures point to, by the device's address; PoCL reads them as long as it is loaded."""
 
@@ -86,6 +90,16 @@ def positive(source: Any, attribute: str, otherwise: int) -> int:
     """Return a number that cannot be zero: a driver that reports zero does not know it, so `otherwise` is returned."""
     told = number(source, attribute, 0)
     return told if told > 0 else otherwise
+
+
+def hidden_by(platform: Any) -> str:
+    """Return why a platform of this machine shows no device, as far as that is known; else empty."""
+    set_here = filter(None, map(os.environ.get, ("POCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME")))
+    folder = Path(next(set_here, "")).absolute()
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if text(platform, "name") != POCL or (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        return ""
+    return f"PoCL, which has no device where it cannot write to {folder}: set POCL_CACHE_DIR to another folder"
 
 
 def first_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ The files are located once; a reading then takes a few microseconds per file, an
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from autotune.model.device import Device
 
 _MOST_FILES = 4
 """A processor may have hundreds of cores; a few of them are enough."""
+_MOST_C = 150.0
+"""No device works above it: such a sensor is not connected, or counts in another unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +72,7 @@ class Sensors:
 
     def read(self) -> Reading:
         """Return the highest clock and the highest temperature."""
-        return Reading(clock_mhz=_highest(self._clocks), temperature_c=_highest(self._temperatures))
+        return Reading(clock_mhz=_highest(self._clocks), temperature_c=_highest(self._temperatures, _MOST_C))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +138,7 @@ def _temperatures(system: SystemFiles, files: _Files) -> list[Source]:
     folders = system.glob("/sys/class/hwmon/hwmon*")
     chips = [f"{folder}/temp1_input" for folder in folders if _text(system, f"{folder}/name").lower() in files.chips]
     readable = [
-        [source for source in (_file(system, path, 1e-3) for path in paths) if _reads(source)]
+        [source for source in (_file(system, path, 1e-3) for path in paths) if _reads(source, _MOST_C)]
         for paths in (own, zones, chips)
     ]
     return next((found[:_MOST_FILES] for found in readable if found), [])
@@ -179,17 +182,17 @@ def _first_readable(sources: Iterable[Source]) -> list[Source]:
     return next(([source] for source in sources if _reads(source)), [])
 
 
-def _reads(source: Source) -> bool:
-    return any(True for _ in _values([source]))
+def _reads(source: Source, most: float = math.inf) -> bool:
+    return any(True for _ in _values([source], most))
 
 
-def _highest(sources: Iterable[Source]) -> float | None:
-    return max(_values(sources), default=None)
+def _highest(sources: Iterable[Source], most: float = math.inf) -> float | None:
+    return max(_values(sources, most), default=None)
 
 
-def _values(sources: Iterable[Source]) -> Iterator[float]:
-    """Yield the numbers that can be read, if positive: a sensor that is switched off reports 0 or less."""
+def _values(sources: Iterable[Source], most: float) -> Iterator[float]:
+    """Yield the numbers below `most` that can be read, if positive: a sensor that is switched off reports 0 or less."""
     for source in sources:
         with contextlib.suppress(Exception):
-            if (value := source()) > 0:
+            if 0 < (value := source()) < most:
                 yield value

@@ -83,16 +83,19 @@ class FileCase(Case):
         return _poison(self.inputs[name].dtype, self._seed + later)
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
-        shares = {name: self._unwritten(name, values) for name, values in outputs.items()}
-        self.remark = "; ".join(
+        unwritten = {name: self._unwritten(name, values) for name, values in outputs.items()}
+        undefined = {name: self._undefined(name, values) for name, values in outputs.items()}
+        told = [
             f"{name} is never written, unless access = 'inout' is meant"
             if share == 1
             else f"{share:.3g} of the elements of {name} are never written: is global_size too small, "
             "or access = 'inout' meant, for a kernel that leaves some as they are?"
-            for name, share in shares.items()
+            for name, share in unwritten.items()
             if share
-        )
-        if 1 in shares.values():
+        ]
+        told += [f"{share:.3g} of the elements of {name} are NaN" for name, share in undefined.items() if share]
+        self.remark = "; ".join(told)
+        if 1 in (*unwritten.values(), *undefined.values()):
             return float("inf")
         ratios = (self._ratio(name, outputs[name], right) for name, right in self.right.items())
         return max(ratios, default=float("inf"))
@@ -131,6 +134,10 @@ class FileCase(Case):
         elif found.dtype.kind != "f":
             unwritten &= self._kept.get(name, False)
         return float(np.mean(unwritten))
+
+    def _undefined(self, name: str, found: NDArray[Any]) -> float:
+        """Return the share of an output's elements that are NaN although only a kernel says that they should be."""
+        return 0.0 if name in self._given or found.dtype.kind != "f" else float(np.mean(np.isnan(found)))
 
     def _computed(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
         """Return what the Python function says. Raises ProblemError when it fails or returns something else."""

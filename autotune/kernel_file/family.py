@@ -224,19 +224,19 @@ class FileFamily(KernelFamily):
             yield from self._positive(f"size_of_{name}", [entry.size, entry.local], "True")
         for number, launch in enumerate(self.file.all_launches):
             yield from self._positive(f"launch_{number}", [launch.global_size, launch.local_size], launch.when)
-            if launch.local_size != "" and self._depends(launch.local_size):
+            if launch.local_size != "":
                 yield Constraint(
                     name=f"work_group_{number}",
-                    condition=Expression(f"{_product(launch.local_size)} <= max_work_group_size"),
+                    condition=_where(launch.when, f"{_product(launch.local_size)} <= max_work_group_size"),
                     because=f"work-groups of {launch.local_size} have more work-items than the device allows",
                 )
-        local = [f"({entry.local})" for entry in self.file.arguments.values() if entry.local != ""]
-        if local and self._depends(" + ".join(local)):
-            yield Constraint(
-                name="local_memory",
-                condition=Expression(f"{' + '.join(local)} <= local_memory_bytes"),
-                because="the device has less local memory",
-            )
+            entries = [self.file.arguments[name] for name in self.file.names_of(launch)]
+            if local := " + ".join(f"({entry.local})" for entry in entries if entry.local != ""):
+                yield Constraint(
+                    name=f"local_memory_{number}",
+                    condition=_where(launch.when, f"{local} <= local_memory_bytes"),
+                    because="the device has less local memory",
+                )
 
     def _work_items(self) -> Expression | None:
         """Return the work-items in a work-group of the first launch whose work-group parameters decide."""
@@ -248,10 +248,9 @@ class FileFamily(KernelFamily):
         """Yield the constraint that the parts of formulas are at least 1, if parameters decide that."""
         found = [part for formula in formulas if formula != "" for part in parts(formula) if self._depends(part)]
         if found:
-            condition = " and ".join(f"({part}) >= 1" for part in found)
             yield Constraint(
                 name=name,
-                condition=Expression(condition if when == "True" else f"({condition}) if ({when}) else 1 == 1"),
+                condition=_where(when, " and ".join(f"({part}) >= 1" for part in found)),
                 because=f"{', '.join(found)} would be less than 1",
             )
 
@@ -366,6 +365,11 @@ def _launch(file: KernelFile, launch: LaunchEntry, when: str) -> LaunchFormula:
         when=when,
         prepares="constants" if launch.once else "",
     )
+
+
+def _where(when: str, condition: str) -> Expression:
+    """Return a condition that is asked only of configurations that need a launch."""
+    return Expression(condition if when == "True" else f"({condition}) if ({when}) else 1 == 1")
 
 
 def _product(formula: Formula) -> str:

@@ -83,7 +83,7 @@ def fitting(own: Iterable[Request], others: Iterable[Request], limits: DeviceLim
             request.problem.check_device(limits)
             kept.append(request)
         except ProblemError as error:
-            left_out.append(error.message)
+            left_out.append(str(error))
     return merge(kept), left_out
 
 

@@ -102,11 +102,12 @@ class Measurer:
             with tracing.span("allocate"):
                 place = Workplace(self._port, self._operands, built.plan)
             key = hash((job.problem, job.configuration, job.build_options))
-            is_first = key not in self._was_run
+            is_first, is_new = not self._was_run, key not in self._was_run
             self._was_run.add(key)
             with place:
                 runner = self._runner(built, place)
-                measurement = runner.run(job, lambda loaded: self._expect(family, job, loaded), is_first=is_first)
+                measurement = runner.run(job, lambda loaded: self._expect(family, job, loaded), is_new=is_new)
+                measurement = dataclasses.replace(measurement, is_first=is_first)
                 message = runner.remark
         except _Refused as refusal:
             state, message = refusal.state, str(refusal)
@@ -191,12 +192,12 @@ class _Runner:
         self.remark = ""
         place.zero()
 
-    def run(self, job: Job, expect: Callable[[Loaded], None], *, is_first: bool) -> Measurement:
-        """Measure; `expect` is called with the inputs of each check before it."""
+    def run(self, job: Job, expect: Callable[[Loaded], None], *, is_new: bool) -> Measurement:
+        """Measure; `expect` is called with the inputs of each check before it. What `is_new` is probed."""
         error_ratio = 0.0
         is_large = job.problem.flops > LARGE_FLOPS or self._operands.fitting(self._plan) < 2
         seeds = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
-        if job.probe and is_first and self._small_probe.has_parts(self._counted(job)[1]):
+        if job.probe and is_new and self._small_probe.has_parts(self._counted(job)[1]):
             with tracing.span("probe"):
                 self._probe(job, seeds[0])
         if job.verifications:

@@ -12,6 +12,7 @@ from time import perf_counter_ns
 
 from autotune import tracing
 from autotune.device.port import Call, Port
+from autotune.errors import LaunchError
 from autotune.model.plan import Launch
 from autotune.model.trial import Calibration, Job, Timer
 
@@ -107,7 +108,10 @@ class Stopwatch:
         self.timer = calibration.timer
 
     def time(self, call: Call, launches: Sequence[Launch], job: Job) -> Timing:
-        """Return samples of a call. Event times that cannot be true change the device's timer to the host's clock."""
+        """Return samples of a call. Event times that cannot be true change the device's timer to the host's clock.
+
+        Raises LaunchError where that does not go on either.
+        """
         timer = Timer.HOST if job.timer is Timer.HOST else self.timer
         self._warm_up(call, launches, job, timer)
         timing = self._time(call, launches, job, timer)
@@ -117,6 +121,8 @@ class Stopwatch:
             self.timer = Timer.HOST
             timing = self._time(call, launches, job, Timer.HOST)
         self._idle_since_ns = perf_counter_ns()
+        if not min(timing.times_ns) > 0:
+            raise LaunchError("the clock of the host did not go on while the kernel ran")
         return timing
 
     def _warm_up(self, call: Call, launches: Sequence[Launch], job: Job, timer: Timer) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Self
 
-from autotune.codec import LOCAL, MAX_ITEMS, SLUG, Items
+from autotune.codec import LOCAL, MAX_ITEMS, MAX_NUMBER, SLUG, Bounds, Items
 from autotune.model.configuration import Configuration, Value
 
 ARM_REGISTER_ALLOCATIONS = (32, 64)
@@ -29,6 +29,9 @@ _FACTS_BY_EXTENSION = {
 
 VECTOR_WIDTHS = (2, 4, 8, 16)
 """OpenCL vector widths that kernels use."""
+
+_DIVISOR = Bounds(1, MAX_NUMBER)
+"""Of numbers by which formulas divide."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,7 @@ class DeviceLimits:
     """What a device can do, as its driver reports it. Constraints see the fields by name; see `constraint_values`."""
 
     is_sparse: ClassVar[bool] = True
-    compute_units: int = 1
+    compute_units: Annotated[int, _DIVISOR] = 1
     max_work_group_size: int = 256
     max_work_item_sizes: Annotated[tuple[int, ...], Items(MAX_ITEMS, least=2)] = (256, 256, 64)
     local_memory_bytes: int = 16 * 1024
@@ -79,7 +82,7 @@ class DeviceLimits:
     """Pixels of the longest image over a buffer (``image1d_buffer_t``); 0 if the driver does not report it."""
     register_allocations: tuple[int, ...] = ()
     """Register counts per work-item that the compiler can be asked to use; empty if it offers no choice."""
-    sub_group_sizes: tuple[int, ...] = ()
+    sub_group_sizes: tuple[Annotated[int, _DIVISOR], ...] = ()
     has_sub_groups: bool = False
     has_float16: bool = False
     has_float64: bool = False

@@ -150,6 +150,8 @@ class Measurement:
     build_ns: Annotated[float, _SPAN] = 0.0
     inputs_ns: Annotated[float, _SPAN] = field(default=0.0, compare=False)
     """Host time to draw inputs and check results; small if inputs were reused. Not stored in the ledger."""
+    is_first: bool = field(default=False, compare=False)
+    """Whether nothing ran before it in its process, so that the trial took longer. Not stored in the ledger."""
     error_ratio: Annotated[float, Bounds(0, 1)] = 0.0
     """Largest error divided by its tolerance."""
     private_memory_bytes: int = 0

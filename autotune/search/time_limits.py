@@ -12,7 +12,6 @@ import statistics
 from collections import deque
 from collections.abc import Collection
 
-from autotune.measure.worker import GRAVE_STATES
 from autotune.model.trial import BUILD_LIMIT_S, Job, Trial
 
 LEAST_TRIALS = 3
@@ -50,9 +49,7 @@ class TimeLimits:
         self._build_s: deque[float] = deque(maxlen=RECENT_TRIALS)
         self._run_s: deque[float] = deque(maxlen=RECENT_TRIALS)
         self._settled_run_s: deque[float] = deque(maxlen=RECENT_TRIALS)
-        """Those of processes that had run something before."""
-        self._is_fresh = True
-        """Whether the next trial begins with a new process."""
+        """Without the first, and those that were the first of their process."""
         self._seed: int | None = None
         self.fresh_inputs_s = 0.0
         """Time the host took to draw the inputs of the latest trial that had its own, and to judge its results."""
@@ -64,10 +61,9 @@ class TimeLimits:
 
         In a new process it includes opening the device, and drawing inputs that others shared.
         """
-        was_fresh, self._is_fresh = self._is_fresh, trial.state in GRAVE_STATES
         if trial.measurement is None:
             return
-        if not was_fresh:
+        if self._run_s and not trial.measurement.is_first:
             self._settled_run_s.append(run_s)
         self._build_s.append(trial.measurement.build_ns / 1e9)
         self._run_s.append(run_s)

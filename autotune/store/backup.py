@@ -15,7 +15,7 @@ from sqlalchemy.engine import Engine, make_url
 
 from autotune.errors import NotADatabaseError, StoreError
 from autotune.store.database import Target, check_file, file_engine, prepare_writing, server_engine
-from autotune.store.failures import attempt, file_failures
+from autotune.store.failures import attempt, copying_to, file_failures
 from autotune.store.migration import Schema, read_schema
 
 _DUMP_HEADER = b"PGDMP"
@@ -88,6 +88,7 @@ def _copy(source: Path, to: Path) -> None:
 
         def copy() -> None:
             with (
+                copying_to(str(to)),
                 contextlib.closing(sqlite3.connect(source)) as whole,
                 contextlib.closing(sqlite3.connect(draft)) as new,
             ):

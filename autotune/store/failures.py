@@ -100,6 +100,7 @@ def attempt(work: Callable[[], _Result], place: str, patience: Patience = _ORDIN
     outage = patience.outage
     deadline = time.monotonic() + PATIENCE_S
     pause = FIRST_PAUSE_S
+    has_told = False
     while True:
         try:
             result = work()
@@ -109,6 +110,9 @@ def attempt(work: Callable[[], _Result], place: str, patience: Patience = _ORDIN
         except (SQLAlchemyError, sqlite3.Error, OverflowError) as error:
             if patience.is_over(error, place, deadline):
                 raise _translated(error, place, outage) from error
+            if _obstacle(error) is Obstacle.FULL and not has_told:
+                has_told = True
+                _LOG.warning("no space is left to write %s: trying again for up to %.0f s", place, PATIENCE_S)
         # Random pauses keep two waiting programs from colliding again and again.
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
         pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -125,6 +129,17 @@ def file_failures(place: str) -> Iterator[None]:
         # ValueError: a path with a NUL character.
         reason = getattr(error, "strerror", None) or str(error)
         raise StoreError(f"cannot use {place[:200]!r} as a database: {reason}", hint="name another file") from error
+
+
+@contextmanager
+def copying_to(place: str) -> Iterator[None]:
+    """Raise StoreError where no space is left for a copy at `place`, which is not the database that is read."""
+    try:
+        yield
+    except (SQLAlchemyError, sqlite3.Error) as error:
+        if _obstacle(error) is Obstacle.FULL:
+            raise _translated(error, place, None) from error
+        raise
 
 
 def not_writable(what: str, path: object) -> ReadOnlyDatabaseError:

@@ -173,7 +173,7 @@ class QuarantineLedger(Transactions):
                 land(connection, ids, one, owner)
             begin(connection, ids, configuration, owner)
 
-        self.write_together(add)
+        self.write_together(add, waits_for_space=True)
 
     def end_trials(self, device: Device, problem: Problem, ended: Sequence[Configuration], owner: Owner) -> None:
         """Record that configurations of a problem are no longer in flight, without quarantine: they were only built."""
@@ -183,7 +183,7 @@ class QuarantineLedger(Transactions):
             for one in ended:
                 land(connection, ids, one, owner)
 
-        self.write_together(add)
+        self.write_together(add, waits_for_space=True)
 
     def abandon_trials(self, owner: Owner) -> None:
         """Remove this owner's trials in flight without quarantining them: they will not end, as after Ctrl-C.
@@ -191,7 +191,8 @@ class QuarantineLedger(Transactions):
         If this fails, `quarantine_lost` does it later; otherwise they would stay in flight while the program runs.
         """
         self._abandoning.add(owner)
-        self.write(lambda session: session.execute(delete(InFlightRow).filter_by(run=owner.run)))
+        wanted = delete(InFlightRow).filter_by(run=owner.run)
+        self.write(lambda session: session.execute(wanted), waits_for_space=True)
         self._abandoning.discard(owner)
 
     def lose_trials(self, owner: Owner, message: str) -> None:

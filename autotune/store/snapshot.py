@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, false, insert, select, true, union
 from autotune.errors import StoreError
 from autotune.paths import APPLICATION_ID, schema_revisions
 from autotune.store.database import check_file, file_engine, prepare_writing
-from autotune.store.failures import attempt, file_failures
+from autotune.store.failures import attempt, copying_to, file_failures
 from autotune.store.models import Base, DeviceRow, ProblemRow
 from autotune.store.winners import VIEW
 
@@ -39,7 +39,7 @@ def write_snapshot(source: Connection, path: Path, device_slug: str | None) -> N
     with file_failures(str(path)), tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".autotune-") as here:
         whole, compact = Path(here) / "whole.sqlite", Path(here) / "compact.sqlite"
         engine = file_engine(whole, foreign_keys=False, pooled=False)
-        with engine.begin() as copy:
+        with copying_to(str(path)), engine.begin() as copy:
             _create_schema(copy)
             for table, rows in _contents(device_slug):
                 _copy(source, copy, table, rows)

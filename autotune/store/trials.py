@@ -73,7 +73,7 @@ class TrialRow(ProvenanceColumns, Base):
 
 _COLUMN_TYPES: dict[Any, Any] = {float: Double, float | None: Double, int: BigInteger, Timer: String(16)}
 for _name, _type in get_type_hints(Measurement).items():
-    if _name not in ("samples_ns", "inputs_ns"):  # stored as `samples`, and not stored
+    if _name not in ("samples_ns", "inputs_ns", "is_first"):  # stored as `samples`, and not stored
         setattr(TrialRow, _name, mapped_column(_COLUMN_TYPES[_type], nullable=True))
 
 

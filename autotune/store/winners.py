@@ -140,12 +140,15 @@ _DECIDED_HERE = (
 class WinnerLedger(Transactions):
     """The part of a store that holds winners."""
 
-    @writes
-    def record_winner(self, session: Session, winner: Winner) -> None:
+    def record_winner(self, winner: Winner) -> None:
         """Add a decision; the view decides which one is current. Raises StoreError for an unknown device."""
-        if session.scalars(select(DeviceRow.id).where(DeviceRow.slug == winner.device).limit(1)).first() is None:
-            raise _unknown_device(winner.device)
-        session.add(winner_row(winner, problem_id(session, winner.problem)))
+
+        def add(session: Session) -> None:
+            if session.scalars(select(DeviceRow.id).where(DeviceRow.slug == winner.device).limit(1)).first() is None:
+                raise _unknown_device(winner.device)
+            session.add(winner_row(winner, problem_id(session, winner.problem)))
+
+        self.write(add, waits_for_space=True)
 
     def best(self, device_slug: str | None = None, family: str | None = None) -> list[Winner]:
         """Return the current winner of each problem, ordered by device, family and sizes."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from autotune.device.agent import FOLDER
-from autotune.device.agent.status import NAMES
+from autotune.device.agent.status import NAMES, refuses_work_group
 from autotune.errors import DeviceLostError, LinkLostError
 
 _TEXT = (FOLDER / "protocol.h").read_text(encoding="ascii")
@@ -34,6 +34,8 @@ class RefusedCommand(Exception):
         super().__init__(f"{function} failed: {name}{log}" if name and status < 0 else text or name)
         self.status = status
         self.text = text
+        self.is_for_work_group = refuses_work_group(status, lambda: text == "clEnqueueNDRangeKernel")
+        """Whether a launch was refused for its work-group; the agent tells of the wait after it where that fails."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@
 
 #define HOT 85000 /* thousandths of a degree Celsius */
 #define COOL 75000
+#define NONSENSE 150000 /* no device works above it */
 #define MOST_REST_S 60 /* at once */
 #define ZONES 128
 
@@ -24,10 +25,11 @@ static int read_word(const char *from, char *word, int room) {
     return is_there && word[0] != '\n';
 }
 
-/* Returns the temperature, 0 if it cannot be read. */
+/* Returns the temperature, 0 if it cannot be read or be true. */
 static long temperature(void) {
     char word[32];
-    return path[0] && read_word(path, word, sizeof word) ? strtol(word, NULL, 10) : 0;
+    long found = path[0] && read_word(path, word, sizeof word) ? strtol(word, NULL, 10) : 0;
+    return found < NONSENSE ? found : 0;
 }
 
 static void find_file(void) {

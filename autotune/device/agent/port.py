@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from autotune.device.agent.connection import MAX_CHUNK, Connection
 from autotune.device.agent.frames import CONSTANTS, RefusedCommand, encode
 from autotune.device.agent.machine import AgentDevice, AgentMachine
-from autotune.device.agent.status import CODES
 from autotune.device.description import description, toolchain
 from autotune.device.links import Link
 from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Run, scalar
@@ -40,7 +39,6 @@ _IMAGE2D, _IMAGE1D_BUFFER = 0x10F1, 0x10F6
 _NO_HANDLE = CONSTANTS["NO_HANDLE"]
 _LOW = 2**64 - 1
 _MOST_BINARY = CONSTANTS["MAX_FRAME_BYTES"] // 2
-_WORK_GROUP_REFUSED = (CODES["INVALID_WORK_GROUP_SIZE"], CODES["INVALID_WORK_ITEM_SIZE"])
 
 
 class _Handle:
@@ -370,6 +368,6 @@ def _refusals(kind: type[KernelError] = LaunchError) -> Iterator[None]:
     try:
         yield
     except RefusedCommand as refusal:
-        if kind is LaunchError and refusal.status in _WORK_GROUP_REFUSED:
+        if kind is LaunchError and refusal.is_for_work_group:
             kind = WorkGroupError
         raise kind(shortened(str(refusal))) from refusal

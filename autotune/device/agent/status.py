@@ -1,4 +1,6 @@
-"""Names of OpenCL's error codes."""
+"""OpenCL's error codes: their names, and which refuse a work-group."""
+
+from collections.abc import Callable
 
 NAMES: dict[int, str] = dict(
     zip(
@@ -25,3 +27,13 @@ NAMES: dict[int, str] = dict(
     )
 )  # fmt: skip
 CODES = {name: code for code, name in NAMES.items()}
+_WORK_GROUP_REFUSED = (CODES["INVALID_WORK_GROUP_SIZE"], CODES["INVALID_WORK_ITEM_SIZE"])
+
+
+def refuses_work_group(status: int, can_wait: Callable[[], bool]) -> bool:
+    """Return whether a launch was refused for its work-group, and nothing is broken.
+
+    NVIDIA tells in the same words that a work-group needs too many registers and that a kernel has faulted; after a
+    fault every wait fails, too. `can_wait` returns whether one did not.
+    """
+    return can_wait() if status == CODES["OUT_OF_RESOURCES"] else status in _WORK_GROUP_REFUSED
