@@ -199,6 +199,16 @@ def test_init_reads_what_is_built_without_options(tmp_path: Path) -> None:
     check_signatures(file)
 
 
+def test_init_takes_what_is_compared_or_indexed_before_it_is_stored_for_an_output(tmp_path: Path) -> None:
+    source = """kernel void k(global const int *at, global float *y, global float *z, int n) {
+        int i = get_global_id(0);
+        if (i == n) y[at[i]] = 1.0f;
+        float v = i < n ? 1.0f : 0.0f; z[i + at[0]] = v;
+    }"""
+    file = drafted(tmp_path, source)
+    assert [file.arguments[name].access for name in ("y", "z")] == ["out", "out"]
+
+
 def test_the_next_kernel_has_no_part_in_one_of_a_single_line(tmp_path: Path) -> None:
     other = f"kernel void other{ARGUMENTS} {{ y[get_global_id(2)] = OTHER; }}\n"
     file = drafted(tmp_path, f"kernel void k{ARGUMENTS} {BODY}{other}")

@@ -20,7 +20,7 @@ import autotune
 from autotune.cli import main
 from autotune.display.words import remedy_text
 from autotune.errors import BuildError, ConfigurationError, ProblemError, UsageError
-from autotune.export.choices import write_defines
+from autotune.export.choices import write_choices, write_defines
 from autotune.export.contents import DeviceTable
 from autotune.kernel_file.draft import draft
 from autotune.kernel_file.family import FileFamily
@@ -194,19 +194,39 @@ def test_outputs_of_integers_that_keep_what_was_there_are_found_without_a_refere
     assert trial.message or not message
 
 
-def test_what_leads_or_wins_must_be_right_at_the_sizes_of_check(folder: Path, pocl: Device) -> None:
+def test_a_winner_must_be_right_at_the_sizes_of_check(folder: Path, pocl: Device) -> None:
     (folder / "scale.cl").write_text(SOURCE.replace("if (at < n)", "if (at < n && (PER_ITEM < 4 || n % 2 == 0))"))
     family = family_of(folder)
     four = Configuration.of("scale", PER_ITEM=4, GROUP=32)
     job = Job(selector=pocl.selector, problem=family.problem_type.parse("1000"), configuration=four, samples=1)
     with Worker(selector=pocl.selector) as worker:
         assert worker.run(job).state is TrialState.COMPLETE, "right at this size"
-        assert worker.run(replace(job, give_up_above_ns=1.0)).state is TrialState.COMPLETE, "and no winner"
-        for at_stake in (replace(job, verifications=2), replace(job, give_up_above_ns=1e12)):
-            trial = worker.run(at_stake)
-            assert trial.state is TrialState.WRONG_RESULT and trial.measurement is None
-            assert trial.message.startswith("at 37: the error is inf"), "n=1 has no such configuration"
-            assert worker.run(replace(at_stake, configuration=family.usual)).state is TrialState.COMPLETE
+        at_stake = replace(job, verifications=2)
+        trial = worker.run(at_stake)
+        assert trial.state is TrialState.WRONG_RESULT and trial.measurement is None
+        assert trial.message.startswith("at 37: the error is inf"), "n=1 has no such configuration"
+        assert worker.run(replace(at_stake, configuration=family.usual)).state is TrialState.COMPLETE
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('some_work = "PER_ITEM <= n"', 'whole = "n % GROUP == 0 or PER_ITEM > 1"'),
+        ('size = "n" }\ny', 'size = "n", fill = "file", file = "x.npy" }\ny'),
+    ],
+    ids=["default-does-not-suit", "other-contents"],
+)
+def test_a_size_of_check_at_which_nothing_can_be_judged_is_no_fault_of_a_winner(
+    folder: Path, pocl: Device, before: str, after: str
+) -> None:
+    np.save(folder / "x.npy", np.ones(960, np.float32))
+    text = re.sub(r"reference = .*\n", "", FILE).replace(before, after)
+    assert after in text
+    family = family_of(folder, text)
+    two = Configuration.of("scale", PER_ITEM=2, GROUP=32)
+    job = Job(selector=pocl.selector, problem=family.problem_type.parse("960"), configuration=two, verifications=2)
+    with Worker(selector=pocl.selector) as worker:
+        assert worker.run(job).state is TrialState.COMPLETE
 
 
 def test_a_kernel_whose_results_are_no_numbers_is_not_right_because_they_always_are(folder: Path, pocl: Device) -> None:
@@ -806,14 +826,16 @@ def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: 
 def test_exported_options_are_all_that_a_build_needs_at_any_size(folder: Path) -> None:
     further = """
 parameters = { PER_ITEM = [1, 2, 4], GROUP = [16, 32, 64], LAYOUT = ["AOS", "SOA"] }
-build_options = ["-cl-mad-enable", "-D{LAYOUT}", "-DN={n}"]
-defines = { WIDE = "GROUP * PER_ITEM", LONG = "n", T = "'float'" }
+build_options = ["-cl-mad-enable", "-D{LAYOUT}", "-DN={n}", "-I ./inc"]
+defines = { WIDE = "GROUP * PER_ITEM", LONG = "n", T = "'float'", FAST = "GROUP > 16" }
 """
     family = family_of(folder, re.sub(r"(?m)^parameters.*", further, FILE))
     problem, usual = family.problem_type.parse("100"), Configuration.of("scale", PER_ITEM=2, GROUP=32, LAYOUT="SOA")
     tables = [DeviceTable(device=device(), winners=(winner(device(), problem, usual),))]
-    wanted = "-DGROUP=32 -DLAYOUT=SOA -DPER_ITEM=2 -DWIDE=64 -DT=float -cl-mad-enable -DSOA"
-    assert write_defines(tables, "scale").splitlines()[1].endswith(f" scale {wanted}")
+    parameters, defines = "-DGROUP=32 -DLAYOUT=SOA -DPER_ITEM=2", "-DT=float -DFAST=1 -cl-mad-enable -DSOA"
+    assert f'"{parameters} -DWIDE=64 {defines} -I ./inc"' in write_choices(tables, "scale"), "for any size"
+    of_size = f"{parameters} -DWIDE=64 -DLONG=100 {defines} -DN=100 -I ./inc"
+    assert write_defines(tables, "scale").splitlines()[1].endswith(f" scale {of_size}")
 
 
 def test_exports_give_the_choice_to_a_c_program(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:

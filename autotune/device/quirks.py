@@ -96,7 +96,7 @@ def hidden_by(platform: Any) -> str:
     """Return why a platform of this machine shows no device, as far as that is known; else empty."""
     set_here = filter(None, map(os.environ.get, ("POCL_CACHE_DIR", "XDG_CACHE_HOME", "HOME")))
     folder = Path(next(set_here, "")).absolute()
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    nearest = next((path for path in (folder, *folder.parents) if os.path.exists(path)), folder)  # noqa: PTH110 - never raises
     if text(platform, "name") != POCL or (nearest.is_dir() and os.access(nearest, os.W_OK)):
         return ""
     return f"PoCL, which has no device where it cannot write to {folder}: set POCL_CACHE_DIR to another folder"

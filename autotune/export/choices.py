@@ -5,8 +5,9 @@ For families without a planner in C, such as kernel files: the application launc
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from autotune.errors import UsageError
 from autotune.export.c_family import check_distinct
@@ -18,13 +19,15 @@ from autotune.model.device import DeviceLimits
 from autotune.model.trial import Winner
 from autotune.space.family import KernelFamily
 
+NO_SIZES: Mapping[str, Value] = MappingProxyType({})
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
     sizes: tuple[int, ...]
     algorithm: str
     options: str
-    """What a build needs: each parameter as a define, and what the family adds at any size."""
+    """What a build needs: each parameter as a define, and what the family adds, at any size or at these."""
     values: tuple[int, ...]
     gain: str = ""
 
@@ -63,8 +66,9 @@ def write_defines(tables: Sequence[DeviceTable], family: str) -> str:
     lines = [f"# Written by autotune: device, sizes, algorithm, and options for the compiler, of {family}."]
     for table in tables:
         for winner in table.winners:
-            sizes = " ".join(f"{name}={value}" for name, value in winner.problem.to_dict().items())
-            row = _row_of(known, winner.configuration, (), ())
+            given = winner.problem.to_dict()
+            sizes = " ".join(f"{name}={value}" for name, value in given.items())
+            row = _row_of(known, winner.configuration, (), (), given)
             lines.append(f"{winner.device} {sizes} {row.algorithm} {row.options}".rstrip())
     return "\n".join(lines) + "\n"
 
@@ -75,10 +79,16 @@ def _row(family: KernelFamily, winner: Winner, numbers: Sequence[str]) -> _Row:
     return dataclasses.replace(_row_of(family, winner.configuration, sizes, numbers), gain=gain)
 
 
-def _row_of(family: KernelFamily, configuration: Configuration, sizes: tuple[int, ...], numbers: Sequence[str]) -> _Row:
+def _row_of(
+    family: KernelFamily,
+    configuration: Configuration,
+    sizes: tuple[int, ...],
+    numbers: Sequence[str],
+    known: Mapping[str, Value] = NO_SIZES,
+) -> _Row:
     values = dict(configuration.values)
     options = [f"-D{name}={_plain(value)}" for name, value in values.items()]
-    options += [str(_plain(option)) for option in family.further_options(configuration)]
+    options += [_told(option) for option in family.further_options(configuration, known)]
     return _Row(
         sizes=sizes,
         algorithm=configuration.algorithm,
@@ -87,8 +97,13 @@ def _row_of(family: KernelFamily, configuration: Configuration, sizes: tuple[int
     )
 
 
-def _plain(value: Value) -> Value:
+def _told(option: str) -> str:
+    """Return an option that needs no quotes: a define has no spaces. Raises UsageError for any other."""
+    return str(_plain(option, r"/=:" if option.startswith("-D") else r"/=: "))
+
+
+def _plain(value: Value, further: str = "") -> Value:
     """Return a value that can stand in a compiler's option without quotes. Raises UsageError for any other."""
-    if isinstance(value, str) and not re.fullmatch(r"[\w.+(),=-]*", value, re.ASCII):
+    if isinstance(value, str) and not re.fullmatch(rf"[\w.+(),{further}-]*", value, re.ASCII):
         raise UsageError(f"the value {value[:80]!r} cannot be an option of a compiler", hint="export to JSON")
     return value

@@ -165,7 +165,8 @@ def declared_arguments(text: str, body: str) -> Iterator[Argument]:
         stored = rf"\b(?:vstore\w*|atom\w*|write_image\w*)\s*\([^;]{{0,500}}\b(?:{made})\b"
         is_written = bool(re.search(f"{written}|{stored}", body))
         updated = rf"\b(?:{made})\s*\[[^;=]*?\][.\w]*\s*[-+*/%&|^]=|\batom\w*\s*\([^;]{{0,500}}\b(?:{made})\b"
-        read = rf"=[^;=]*\b(?:{made})\s*\[(?![^\];]*\]\s*=[^=])|\bvload\w*\s*\([^;]{{0,500}}\b(?:{made})\b"
+        not_stored = r"(?!(?:[^\[\];]|\[[^\]]*\])*\]\s*=[^=])"
+        read = rf"(?<![=!<>])=(?!=)[^;=]*\b(?:{made})\s*\[{not_stored}|\bvload\w*\s*\([^;]{{0,500}}\b(?:{made})\b"
         is_updated = bool(re.search(f"{updated}|{read}", body))
         yield Argument(name=name, type=kind, text=part, is_written=is_written, is_updated=is_updated)
 

@@ -176,10 +176,11 @@ class FileFamily(KernelFamily):
         except ZeroDivisionError:
             return [f"a formula of {self.file.path.name} divides by zero"]
 
-    def further_options(self, configuration: Configuration) -> list[str]:
-        values = dict(configuration.values)
+    def further_options(self, configuration: Configuration, sizes: Mapping[str, Any]) -> list[str]:
+        values = {**sizes, **dict(configuration.values)}
         defines = {name: Expression(str(formula)) for name, formula in self.file.defines.items()}
-        found = [f"-D{name}={value(values)}" for name, value in defines.items() if value.names <= values.keys()]
+        known = {name: value(values) for name, value in defines.items() if value.names <= values.keys()}
+        found = [f"-D{name}={int(value) if isinstance(value, bool) else value}" for name, value in known.items()]
         names = {option: set(re.findall(r"\{(\w+)\}", option)) for option in self.file.build_options}
         return [*found, *(option.format_map(values) for option in names if names[option] <= values.keys())]
 

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from autotune import tracing
 from autotune.device.clocks import calibrate
 from autotune.device.port import NO_SCALARS, NUMPY_TYPES, Call, Kernel, KernelFacts, Port
-from autotune.errors import BuildError, KernelError, LaunchError, WorkGroupError
+from autotune.errors import BuildError, ConfigurationError, KernelError, LaunchError, ProblemError, WorkGroupError
 from autotune.kernels import find_family
 from autotune.kernels.render import render
 from autotune.measure.operands import NO_CONTENTS, Loaded, Operands, Workplace, canary, same_bits, with_canary
 from autotune.measure.probe import Probe
 from autotune.measure.timing import Stopwatch
+from autotune.model.configuration import Configuration
 from autotune.model.plan import Buffer, Launch, Plan, Role
+from autotune.model.problem import Problem
 from autotune.model.trial import Calibration, Job, Measurement, Trial, TrialState
 from autotune.space.family import Case, KernelFamily
 
@@ -73,17 +75,16 @@ class Measurer:
     def measure(self, job: Job, entering: Callable[[str], None] = lambda _: None) -> Trial:
         """Build, verify and time; calls `entering` with "build" and "run" as each begins. Never raises KernelError.
 
-        What leads the search so far, or is to win, must be right at the small sizes of its family as well.
+        A winner, which is verified many times, must be right at the small sizes of its family as well.
         """
         trial = self._measure(job, entering)
-        is_to_win = job.verifications or trial.time_ns * Job.LEADS < job.give_up_above_ns < math.inf
-        return self._checked(trial, job, entering) if job.verify and is_to_win else trial
+        return self._checked(trial, job, entering) if job.verifications else trial
 
     def _checked(self, trial: Trial, job: Job, entering: Callable[[str], None]) -> Trial:
         """Return the trial, or that it fails at one of the small sizes of its family."""
-        family, limits = find_family(job.problem.family), self._port.device.limits
+        family = find_family(job.problem.family)
         for problem in family.checks if trial.state is TrialState.COMPLETE else ():
-            if problem != job.problem and not family.violations(problem, job.configuration, limits):
+            if problem != job.problem and self._can_be_checked(family, problem, job.configuration):
                 small = dataclasses.replace(
                     job, problem=problem, source="", binary=b"", samples=1, verifications=0, give_up_above_ns=math.inf
                 )
@@ -91,6 +92,18 @@ class Measurer:
                 if found.state is not TrialState.COMPLETE:
                     return dataclasses.replace(found, message=f"at {problem.label}: {found.message}")
         return trial
+
+    def _can_be_checked(self, family: KernelFamily, problem: Problem, configuration: Configuration) -> bool:
+        """Return whether a small size suits the device, a configuration, and the kernel that says what is right."""
+        limits = self._port.device.limits
+        try:
+            problem.check_device(limits)
+            reference = family.make_case(problem, 0).reference
+            is_default = reference and reference.algorithm == configuration.algorithm
+            needed = (configuration, reference) if reference and is_default else (configuration,)
+            return not any(family.violations(problem, one, limits) for one in needed)
+        except (ProblemError, ConfigurationError):
+            return False
 
     def _measure(self, job: Job, entering: Callable[[str], None]) -> Trial:
         family = find_family(job.problem.family)

@@ -118,8 +118,6 @@ class Job:
     """One sample is enough for a call slower than this."""
     FAR_TOO_SLOW: ClassVar[float] = 20.0
     """A call is not run in full if its probe predicts more than this many times `give_up_above_ns`."""
-    LEADS: ClassVar[float] = 3.0
-    """A call that is more than this many times as fast as `give_up_above_ns` is the fastest so far."""
     verify: bool = True
     verifications: Annotated[int, Bounds(0, MAX_SAMPLES)] = 0
     """Number of runs to check, on several fresh inputs; they replace the two runs that `verify` implies."""

@@ -63,7 +63,7 @@ class ProblemSearch:
 
     FINALS_SHARE = 0.4
     """Largest part of a time budget kept for the finals."""
-    GIVE_UP_FACTOR = Job.LEADS
+    GIVE_UP_FACTOR = 3.0
     """One sample is enough for a configuration this many times slower than the best."""
     JUDGED_TRIALS = 5
     """Trials after which it is reported how many will fit into a time budget."""

@@ -255,8 +255,12 @@ class KernelFamily(ABC):
         """Return the known faults that concern this family, except any that match the baseline, which stays legal."""
         return tuple(f for f in limits.faults if f.family == self.name and not f.matches(self.baseline))
 
-    def further_options(self, configuration: Configuration) -> list[str]:  # noqa: ARG002 - for those that need it
-        """Return options of the compiler that a configuration needs besides its parameters, at any size."""
+    def further_options(
+        self,
+        configuration: Configuration,  # noqa: ARG002 - for those that need it
+        sizes: Mapping[str, Any],  # noqa: ARG002
+    ) -> list[str]:
+        """Return options of the compiler that a configuration needs besides its parameters, as far as `sizes` tell."""
         return []
 
     def misfits(self, configuration: Configuration) -> list[str]:

@@ -197,7 +197,7 @@ class QuarantineLedger(Transactions):
 
     def lose_trials(self, owner: Owner, message: str) -> None:
         """Quarantine this owner's trials in flight, which were lost together with the device that measured them."""
-        self.write(lambda session: lose(session, message, run=owner.run))
+        self.write(lambda session: lose(session, message, run=owner.run), waits_for_space=True)
 
     @writes
     def settle_trials(

@@ -119,9 +119,6 @@ class Transactions:
         return attempt(once, self.location, patience)
 
 
-# Group commit: writes of threads that would wait for each other share one transaction and one wait for the disk
-
-
 class _Ledger(Protocol):
     @property
     def _transactions(self) -> Transactions: ...
@@ -151,6 +148,8 @@ def writes(method: _InSession[_Owner, _Given, _Result]) -> _Method[_Owner, _Give
 
     return in_transaction
 
+
+# Group commit: writes of threads that would wait for each other share one transaction and one wait for the disk
 
 MOST_TOGETHER = 100
 """Most writes in one transaction."""
