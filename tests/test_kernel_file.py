@@ -39,7 +39,6 @@ from autotune.propose.proposer import ModelProposer
 from autotune.search import own_kernel
 from autotune.search.own_kernel import use_file
 from autotune.space.search_space import SearchSpace
-from factories import device, winner
 
 SOURCE = """\
 #define PER_ITEM 1
@@ -824,6 +823,8 @@ def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: 
 
 
 def test_exported_options_are_all_that_a_build_needs_at_any_size(folder: Path) -> None:
+    from factories import device, winner  # here, since a function of this module is run by itself
+
     further = """
 parameters = { PER_ITEM = [1, 2, 4], GROUP = [16, 32, 64], LAYOUT = ["AOS", "SOA"] }
 build_options = ["-cl-mad-enable", "-D{LAYOUT}", "-DN={n}", "-I ./inc"]

@@ -79,8 +79,14 @@ def test_the_new_process_after_a_failure_does_not_end_a_search_early(
         fresh[0] = next(jobs) == 3
         return failure if fresh[0] else invented_time(job)
 
+    class Telling(FakeWorker):
+        def run(self, job: Job) -> Trial:
+            is_first, trial = fresh[0], super().run(job)
+            told = replace(trial.measurement, is_first=is_first) if trial.measurement else None
+            return replace(trial, measurement=told)
+
     began, recorder = clock.now, Recorder()
-    search(store, FakeWorker(measured), None, seconds=12.0, clock=clock, recorder=recorder)
+    search(store, Telling(measured), None, seconds=12.0, clock=clock, recorder=recorder)
     assert [t.state for t in recorder.trials].count(failure) == 1
     assert len(recorder.trials) >= 9, "finals take as long as trials in a process that runs already"
     assert clock.now < began + 12.0

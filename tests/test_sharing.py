@@ -77,7 +77,7 @@ def test_none_is_left_without_a_start_where_trials_take_far_longer_than_thought(
 
 def test_time_goes_where_most_calls_are(store: Store, clock: Clock) -> None:
     worker, recorder = worker_of(clock, lambda _: 0.5), Recorder()
-    few, many, none = share(store, clock, worker, 45, recorder, calls=(1, 200, 1))
+    few, many, none = share(store, clock, worker, 45, recorder, calls=(1, 1000, 1))
     assert few.new_trials >= search.LEAST_TRIALS and none.new_trials >= search.LEAST_TRIALS
     assert many.new_trials >= 8 + max(few.new_trials, none.new_trials)
     assert recorder.outcomes[0] == many, "the most important is decided first"
