@@ -203,7 +203,7 @@ def test_clear_finals_are_short_and_their_winner_is_verified(store: Store) -> No
     assert store.best(DEVICE.slug) == [winner]
 
 
-def test_finalists_have_fresh_inputs_in_common_and_the_winner_others(store: Store) -> None:
+def test_finalists_have_inputs_and_places_in_common_and_the_winner_others(store: Store) -> None:
     arena = Arena(store, FakeWorker(as_told))
     for configuration in TIMES:
         arena.knowledge.learn(arena.bench.run(arena.bench.search_job(configuration), "search"))
@@ -214,6 +214,9 @@ def test_finalists_have_fresh_inputs_in_common_and_the_winner_others(store: Stor
     assert len(searched) == 1
     assert len({job.seed for job in timings}) == 1, "drawn once"
     assert len({timings[0].seed, verifying.seed, *searched}) == 3
+    placed = {number: [job.configuration for job in timings if job.placement == number] for number in range(FEW)}
+    assert all(sorted(met, key=str) == sorted(placed[0], key=str) for met in placed.values()), "in each round elsewhere"
+    assert sum(map(len, placed.values())) == len(timings)
     verified = [job.configuration for job in timings if job.verify]
     assert sorted(verified, key=str) == sorted(TIMES.keys() - {SLOWEST}, key=str), "each once, but for the far slower"
 

@@ -1,5 +1,6 @@
 """Rendering, building, verifying and timing on a real device; and that the judge finds what is wrong."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -194,6 +195,42 @@ def test_inputs_that_another_kernel_spoilt_are_brought_anew(pocl: Device) -> Non
     assert not any(measurer._operands.are_intact(case) for case in loaded)
     assert measurer.measure(job).state is TrialState.COMPLETE
     assert all(measurer._operands.are_intact(case) for case in loaded)
+
+
+def test_each_placement_of_a_short_kernel_has_buffers_of_its_own(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(pocl.selector)
+    measurer = Measurer(session, TRUSTED)
+    drawn: list[int] = []
+    make_case = Gemm.make_case
+
+    def drawing(family: Gemm, problem: Problem, seed: int) -> Any:
+        drawn.append(seed)
+        return make_case(family, problem, seed)
+
+    used: list[set[object]] = []
+
+    def binding(session: Session, kernels: Any, launches: Sequence[Launch], memory: Any, *others: Any) -> Any:
+        used[-1].update(memory.values())
+        return BIND(session, kernels, launches, memory, *others)
+
+    monkeypatch.setattr(Gemm, "make_case", drawing)
+    monkeypatch.setattr(Session, "bind", binding)
+
+    def buffers(problem: GemmProblem, placement: int) -> set[object]:
+        used.append(set())
+        job = replace(quick_job(pocl, problem, TILE), verify=False, probe=False, placement=placement)
+        assert measurer.measure(job).state is TrialState.COMPLETE
+        return used[-1]
+
+    problem = GemmProblem(m=16, n=16, k=16)
+    places = [buffers(problem, placement) for placement in range(3)]
+    assert all(not one & other for one, other in itertools.combinations(places, 2))
+    assert [buffers(problem, placement) for placement in range(3)] == places
+    assert len(drawn) == 1, "the same inputs everywhere"
+    monkeypatch.setattr(Measurer, "PLACED_BYTES", 2 * sum(b.size_bytes for b in FAMILY.plan(problem, TILE).buffers))
+    assert buffers(problem, 2) == places[0], "no memory for a third"
+    buffers(GemmProblem(m=13, n=24, k=17), 1)
+    assert not buffers(problem, 1) & places[1], "released, with the problem, before others were allocated"
 
 
 def test_a_kernel_that_spoils_its_own_inputs_is_wrong(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,8 @@ class Measurer:
 
     KEPT_PROGRAMS = 32
     """More than the trials between two runs of the sentinel, so that the sentinel is built only once."""
+    PLACED_SHARE, PLACED_BYTES = 1 / 16, 2**26
+    """Limits of the memory for buffers in further places, the first as a share of the device's."""
 
     def __init__(self, port: Port, calibration: Calibration | None = None) -> None:
         """Calibrate the device's clocks unless a calibration is given."""
@@ -71,6 +73,8 @@ class Measurer:
         self._was_run: set[int] = set()
         self._built: OrderedDict[object, _Built] = OrderedDict()
         self._operands = Operands(port)
+        self._elsewhere: tuple[Problem, dict[int, Operands]] | None = None
+        """Further places of one problem's buffers."""
 
     def measure(self, job: Job, entering: Callable[[str], None] = lambda _: None) -> Trial:
         """Build, verify and time; calls `entering` with "build" and "run" as each begins. Never raises KernelError.
@@ -113,13 +117,14 @@ class Measurer:
             built = self._build(family, job)
             entering("run")
             with tracing.span("allocate"):
-                place = Workplace(self._port, self._operands, built.plan)
+                operands = self._placed(job, built.plan)
+                place = Workplace(self._port, operands, built.plan)
             key = hash((job.problem, job.configuration, job.build_options))
             is_first, is_new = not self._was_run, key not in self._was_run
             self._was_run.add(key)
             with place:
-                runner = self._runner(built, place)
-                measurement = runner.run(job, lambda loaded: self._expect(family, job, loaded), is_new=is_new)
+                runner = self._runner(built, operands, place)
+                measurement = runner.run(job, lambda loaded: self._expect(family, job, operands, loaded), is_new=is_new)
                 measurement = dataclasses.replace(measurement, is_first=is_first)
                 message = runner.remark
         except _Refused as refusal:
@@ -136,10 +141,21 @@ class Measurer:
             configuration=job.configuration, state=state, measurement=measurement, message=message, seed=job.seed
         )
 
-    def _runner(self, built: _Built, place: Workplace) -> "_Runner":
-        return _Runner(self._port, built, self._operands, place, self._stopwatch, self._probe)
+    def _placed(self, job: Job, plan: Plan) -> Operands:
+        """Return what holds the buffers of a job, where its `placement` wants them if there is memory for that."""
+        if self._elsewhere is None or self._elsewhere[0] != job.problem:
+            self._elsewhere = (job.problem, {})
+        share_bytes = self.PLACED_SHARE * self._port.device.limits.global_memory_bytes
+        size_bytes = sum(buffer.size_bytes for buffer in plan.buffers)
+        number = job.placement % max(1, int(min(share_bytes, self.PLACED_BYTES) / size_bytes))
+        if number == 0:
+            return self._operands
+        return self._elsewhere[1].setdefault(number, Operands(self._port, self._operands))
 
-    def _expect(self, family: KernelFamily, job: Job, loaded: Loaded) -> None:
+    def _runner(self, built: _Built, operands: Operands, place: Workplace) -> "_Runner":
+        return _Runner(self._port, built, operands, place, self._stopwatch, self._probe)
+
+    def _expect(self, family: KernelFamily, job: Job, operands: Operands, loaded: Loaded) -> None:
         """Run the reference kernel of a case, if it has one that was not run yet."""
         if loaded.case.reference is None:
             return
@@ -147,8 +163,8 @@ class Measurer:
         try:
             with tracing.span("reference"):
                 built = self._build(family, wanted)
-                with Workplace(self._port, self._operands, built.plan) as place:
-                    runner, others = self._runner(built, place), loaded.case.other_contents()
+                with Workplace(self._port, operands, built.plan) as place:
+                    runner, others = self._runner(built, operands, place), loaded.case.other_contents()
                     outputs = runner.run_once(loaded)
                     again = runner.run_once(loaded, others) if others else outputs
                 fault = loaded.case.expect(outputs, again)

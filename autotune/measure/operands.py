@@ -45,8 +45,10 @@ class Operands:
     """Limit of the cases that are kept, and of free memory; what exceeds it is released."""
     KEPT_CASES = 4
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: Port, beside: "Operands | None" = None) -> None:
+        """Inputs that are kept in `beside` are written elsewhere, too, instead of being drawn again."""
         self._port = port
+        self._beside = beside
         self._loaded: OrderedDict[tuple[Problem, int, tuple[Buffer, ...]], Loaded] = OrderedDict()
         self._free: defaultdict[object, list[tuple[Buffer, Memory]]] = defaultdict(list)
         self._free_bytes = 0
@@ -59,8 +61,9 @@ class Operands:
             return self._loaded[key]
         while len(self._loaded) >= self.fitting(plan):  # counting all sets of inputs as equally large
             self._loaded.popitem(last=False)  # freed before the next one is allocated
+        known = self._beside._loaded.get(key) if self._beside else None
         with tracing.span("draw inputs"):
-            case = find_family(problem.family).make_case(problem, seed)
+            case = known.case if known else find_family(problem.family).make_case(problem, seed)
         loaded = self._loaded[key] = self.load(case, plan)
         return loaded
 

@@ -106,6 +106,9 @@ class Job:
     """Binary of the program, if already built; if the driver rejects it, the program is built from source."""
     seed: Annotated[int, Bounds(0, 2**31)] = 0
     """Seed of the inputs. Jobs with the same seed share inputs and reference, which saves time."""
+    placement: Annotated[int, Bounds(0, MAX_SAMPLES)] = 0
+    """Where in memory the buffers lie, which changes the times of short kernels by some percent. Every number stands
+    for buffers of its own, as far as there is memory for them."""
     samples: Annotated[int, Bounds(0, MAX_SAMPLES)] = 7
     min_sample_ns: Annotated[int, _SPAN] = 2_000_000
     """A sample repeats the call until it lasts this long."""

@@ -234,6 +234,7 @@ class Finals:
         return dataclasses.replace(
             self._bench.job(configuration),
             seed=self._seed,
+            placement=self._played,
             verify=self._played < VERIFIED_ROUNDS,
             samples=_samples(best_ns),
             give_up_above_ns=FAR_SLOWER * best_ns,
