@@ -77,7 +77,7 @@ class Beliefs:
 
 def chances(works: GaussianProcess | None, points: NDArray[np.float32]) -> Array:
     """Return the probability that each row works, shape (n,), from a model as in `Beliefs.works`."""
-    return np.ones(len(points)) if works is None else np.clip(works.predict(points)[0], LEAST_CHANCE, 1.0)
+    return np.ones(len(points)) if works is None else np.clip(works.mean(points), LEAST_CHANCE, 1.0)
 
 
 def expected_improvement(mean: Array, deviation: Array, best: float) -> Array:

@@ -122,7 +122,7 @@ class Explorer:
         """Return the rows met, the most promising first, and their gains; rows in `seen` are not visited again."""
         climbed = rows[: self.BEAM]
         for _ in range(self.CLIMBS):
-            near = _untaken(np.unique(self._neighbours.of(climbed)), seen)
+            near = _untaken(self._neighbours.of(climbed), seen)
             if not len(near):
                 break
             seen.update(near.tolist())
@@ -208,7 +208,7 @@ class Explorer:
     def _candidates(self, known: Observations, taken: set[int], rng: np.random.Generator) -> Rows:
         best = sorted(known.log_times, key=known.log_times.__getitem__)[:3]
         near = self._neighbours.of(np.array(best))
-        found = _untaken(np.unique(np.concatenate([self._drawn(rng), self._remembered, near])), taken)
+        found = _untaken(np.concatenate([self._drawn(rng), self._remembered, near]), taken)
         return found if len(found) else _untaken(np.arange(self._size), taken)
 
     def _gains(self, beliefs: Beliefs, rows: Rows) -> Array:
@@ -282,7 +282,8 @@ def _squeezed(log_times: Mapping[int, float], rows: Sequence[int], best: float) 
 
 
 def _untaken(rows: Rows, taken: set[int]) -> Rows:
-    return rows[~np.isin(rows, np.fromiter(taken, dtype=np.int64, count=len(taken)))]
+    """Return the rows that are not taken, each once, in their order."""
+    return np.array([row for row in dict.fromkeys(rows.tolist()) if row not in taken], dtype=np.int64)
 
 
 def _affordable(steps: int, points: int) -> int:

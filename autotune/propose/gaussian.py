@@ -65,7 +65,7 @@ class GaussianProcess:
     def _solve(self) -> None:
         self._weighted = self._features * np.exp(self.at.log_weights)
         self._root, self._decay = _distances(self._weighted, self._weighted)
-        kernel = (1.0 + self._root + self._root**2 / 3.0) * self._decay
+        kernel = _kernel(self._root, self._decay)
         kernel[np.diag_indices(len(kernel))] += math.exp(self.at.log_noise) + self.JITTER
         factor = np.linalg.cholesky(kernel)
         self._inverse = _inverse_of_lower(factor)
@@ -106,7 +106,7 @@ class GaussianProcess:
         """Do as `_solve`, starting from the solution without the new points, in time quadratic in the old ones."""
         more = features * np.exp(self.at.log_weights)
         self._weighted = np.concatenate([before._weighted, more])
-        cross, own = _matern(more, before._weighted), _matern(more, more)
+        cross, own = _kernel(*_distances(more, before._weighted)), _kernel(*_distances(more, more))
         own[np.diag_indices(len(own))] += math.exp(self.at.log_noise) + self.JITTER
         side = cross @ before._inverse.T
         corner = np.linalg.cholesky(own - side @ side.T)
@@ -126,16 +126,24 @@ class GaussianProcess:
 
     def predict(self, features: Matrix) -> tuple[Array, Array]:
         """Return mean and standard deviation, shape (n,) each, at features of shape (n, features)."""
+        kernel = self._kernel_to(features)
+        reduction = kernel @ self._inverse32.T
+        variance = np.maximum(1e-9, 1.0 - np.einsum("ij,ij->i", reduction, reduction, dtype=np.float64))
+        return self._mean_by(kernel), self._scale * np.sqrt(variance)
+
+    def mean(self, features: Matrix) -> Array:
+        """Return the mean, shape (n,), at features of shape (n, features)."""
+        return self._mean_by(self._kernel_to(features))
+
+    def _mean_by(self, kernel: Matrix) -> Array:
+        return self._mean + self._scale * (kernel @ self._solution.astype(np.float32)).astype(np.float64)
+
+    def _kernel_to(self, features: Matrix) -> Matrix:
         if self._used is None:
             self._choose_used()
         assert self._used is not None
         points = features[:, self._used] * self._used_weights
-        root, decay = _distances(points, self._used_points)
-        kernel = (1.0 + root + root * root * np.float32(1 / 3)) * decay
-        reduction = kernel @ self._inverse32.T
-        variance = np.maximum(1e-9, 1.0 - np.einsum("ij,ij->i", reduction, reduction, dtype=np.float64))
-        mean = (kernel @ self._solution.astype(np.float32)).astype(np.float64)
-        return self._mean + self._scale * mean, self._scale * np.sqrt(variance)
+        return _kernel(*_distances(points, self._used_points))
 
     def _choose_used(self) -> None:
         shares = self._weighted.var(axis=0)
@@ -179,9 +187,25 @@ def _distances(a: Matrix, b: Matrix) -> tuple[Matrix, Matrix]:
 
     Shapes: (n, features) and (m, features); both results (n, m).
     """
-    squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1)[None, :] - 2.0 * (a @ b.T)
-    root = np.sqrt(5.0 * np.maximum(squares, 0.0))
-    return root, np.exp(-root)
+    root: Matrix = a @ b.T  # and then in place, since new arrays take longer than what is computed
+    root *= -2.0
+    root += np.einsum("ij,ij->i", a, a)[:, None]
+    root += np.einsum("ij,ij->i", b, b)
+    np.maximum(root, 0.0, out=root)
+    root *= 5.0
+    np.sqrt(root, out=root)
+    decay = -root
+    return root, np.exp(decay, out=decay)
+
+
+def _kernel(root: Matrix, decay: Matrix) -> Matrix:
+    """Return the Matern 5/2 kernel from the results of `_distances`."""
+    kernel: Matrix = root * root
+    kernel *= 1 / 3
+    kernel += root
+    kernel += 1.0
+    kernel *= decay
+    return kernel
 
 
 def _inverse_of_lower(factor: Matrix) -> Array:
@@ -195,8 +219,3 @@ def _inverse_of_lower(factor: Matrix) -> Array:
     inverse[half:, half:] = _inverse_of_lower(factor[half:, half:])
     inverse[half:, :half] = -inverse[half:, half:] @ (factor[half:, :half] @ inverse[:half, :half])
     return inverse
-
-
-def _matern(a: Matrix, b: Matrix) -> Array:
-    root, decay = _distances(a, b)
-    return np.asarray((1.0 + root + root**2 / 3.0) * decay, dtype=np.float64)

@@ -35,6 +35,7 @@ class UsualWorkGroup:
             **space.limits.constraint_values(),
             **space.problem.constraint_values(),
         }
+        self._table = self._compute(np.arange(len(space))) if len(space) <= Features.KEPT_NUMBERS else None
 
     @staticmethod
     def is_known_of(space: SearchSpace) -> bool:
@@ -44,6 +45,9 @@ class UsualWorkGroup:
 
     def of(self, rows: Rows) -> Array:
         """Return what is expected of each of n rows, shape (n,), 0 for the usual size."""
+        return self._compute(rows) if self._table is None else self._table[rows]
+
+    def _compute(self, rows: Rows) -> Array:
         found = np.zeros(len(rows))
         for span, lines, paths in self._space.paths(rows):
             work_items = self._space.family.algorithm(span.algorithm).work_items
@@ -109,6 +113,6 @@ class SourceModel:
         wanted = rows.tolist()
         missing = np.array(sorted({row for row in wanted if row not in self._known}), dtype=np.int64)
         if len(missing):
-            mean, _ = self._process.predict(self._features.of(missing))
+            mean = self._process.mean(self._features.of(missing))
             self._known.update(zip(missing.tolist(), mean.tolist(), strict=True))
         return np.array([self._known[row] for row in wanted])
