@@ -102,6 +102,10 @@ def read_shape(problem_type: type[Problem], text: str) -> Problem:
     return problem
 
 
+UNOPTIMISED = ("-cl-opt-disable",)
+"""Build options for kernels of which only the results count: PoCL takes 5 to 15 times as long to build them without."""
+
+
 def quick_job(device: Device | str, problem: Problem, configuration: Configuration, **changes: Any) -> Job:
     """A job of one short sample on a device, or on that with a selector."""
     known: dict[str, Any] = {"seed": 1, "samples": 1, "min_sample_ns": 1000, **changes}
