@@ -134,8 +134,9 @@ def test_a_device_that_slows_by_40_percent_half_way_still_gets_its_best(
     assert [slowdown for slowdown, _ in recorder.drifts] == pytest.approx([1.4])
     assert clock.slept == 0.0, "the search was too short for a rest"
     assert outcome.winner is not None
-    assert outcome.winner.configuration == min(measured(), key=own_time)
-    assert recorder.bests[-1] == pytest.approx(own_time(outcome.winner.configuration))
+    best = min(map(own_time, measured()))
+    assert own_time(outcome.winner.configuration) == best, "of which there may be two"
+    assert recorder.bests[-1] == pytest.approx(best)
     sentinels = [s for s in store.trials(DEVICE.slug, "gemm", PROBLEM) if s.purpose == "sentinel"]
     assert 4 <= len(sentinels) <= 16, "every 20 trials, twice at a change, and once more for a new best"
 
