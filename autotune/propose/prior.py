@@ -28,6 +28,8 @@ class UsualWorkGroup:
     """Binary logarithm of the usual number of work-items, between 128 and 256."""
     SLOWNESS = 0.06
     """What the square of the distance from that adds on the explorer's scale: 0.06 for half or twice as many."""
+    KEPT_ROWS = 100_000
+    """What is expected of all rows of a space no larger is computed once and kept."""
 
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
@@ -35,7 +37,7 @@ class UsualWorkGroup:
             **space.limits.constraint_values(),
             **space.problem.constraint_values(),
         }
-        self._table = self._compute(np.arange(len(space))) if len(space) <= Features.KEPT_NUMBERS else None
+        self._table = self._compute(np.arange(len(space))) if len(space) <= self.KEPT_ROWS else None
 
     @staticmethod
     def is_known_of(space: SearchSpace) -> bool:
