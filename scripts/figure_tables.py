@@ -419,12 +419,12 @@ def _real_searches() -> str:
         "Real searches",
         "The share of the best known speed that the fastest single trial reaches after so many, median of three to "
         "five seeds, and what the finals chose after 50 trials, on the processor after 100. The first trial is the "
-        "default. No trials were "
-        "known before; but the starts for very long k and for 32 columns were chosen by measurements of "
-        "100x100x100000 and 11008x32x4096 on an H100. The best known is of these searches, earlier ones and published "
-        "tables. On a processor single times err by more than is left to gain, which is why finals decide.",
+        "default. No trials were known before; but the starts for very long k and for 32 columns were chosen by "
+        "measurements of 100x100x100000 and 11008x32x4096 on an H100. The best known is of these searches, earlier "
+        "ones and published tables. On a processor single times err by more than is left to gain, which is why finals "
+        "decide.",
         "scripts/bench_real_search --device nvidia --part repeats --finals --without-tables --shape 1000,1000,1000 "
-        "--trials 50 --long 200",
+        "--trials 50 --long 60",
         _table(["device and product", *moments, "least of finals"], lines),
         "Trials of ten sizes on the H200 until each has 95% of the best known speed:",
         _table(["how ", "trials", "seconds"], sizes),

@@ -102,8 +102,8 @@ def read_shape(problem_type: type[Problem], text: str) -> Problem:
     return problem
 
 
-UNOPTIMISED = ("-cl-opt-disable",)
-"""Build options for kernels of which only the results count: PoCL takes 5 to 15 times as long to build them without."""
+UNOPTIMIZED = ("-cl-opt-disable",)
+"""Build options for tests of what a kernel computes: PoCL's optimizer makes a build take 5 to 15 times as long."""
 
 
 def quick_job(device: Device | str, problem: Problem, configuration: Configuration, **changes: Any) -> Job:

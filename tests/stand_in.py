@@ -12,7 +12,7 @@ from autotune.model.problem import Problem
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
-from factories import UNOPTIMISED
+from factories import UNOPTIMIZED
 
 LIMITS = DeviceLimits(
     compute_units=132, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64), local_memory_bytes=49152,
@@ -134,7 +134,7 @@ class StandIn(Session):
     """A session on PoCL that behaves as if its sub-groups had matrix units."""
 
     def build(self, source: str, options: Sequence[str]) -> cl.Program:
-        options = [*options, *UNOPTIMISED]
+        options = [*options, *UNOPTIMIZED]
         if "mma.sync" not in source:
             return super().build(source, options)
         whole = "int4 *sums" in source

@@ -27,7 +27,7 @@ from autotune.model.trial import Job, TrialState
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.testing import Sample, covering_sample, spaces_to_check
-from factories import UNOPTIMISED, quick_job
+from factories import UNOPTIMIZED, quick_job
 from untraced import untraced
 
 PARTS = 4
@@ -119,14 +119,14 @@ def test_a_covering_sample_of_single_values_is_smaller() -> None:
 def test_every_pair_of_parameter_values_is_right(
     pocl: Device, measurer: Measurer, family: str, algorithm: str, part: int
 ) -> None:
-    """The first part as PoCL's optimizer makes it, which has erred at times."""
+    """The first part is built with PoCL's optimizer, which has been wrong before, the others without it."""
     samples = sample_of(family, algorithm, pocl.limits)
     if not samples:
         pytest.skip(f"not covered: PoCL has no valid configuration of {family} {algorithm}")
     wrong = []
     for number, sample in enumerate(samples[part::PARTS]):
         job = job_for(pocl.selector, sample, seed=number)
-        trial = measurer.measure(replace(job, build_options=UNOPTIMISED if part else ()))
+        trial = measurer.measure(replace(job, build_options=UNOPTIMIZED if part else ()))
         if trial.state is not TrialState.COMPLETE:
             wrong.append(f"{sample.problem.label}: {sample.configuration}: {trial.state.value}: {trial.message[:300]}")
     assert not wrong, "\n".join(wrong)

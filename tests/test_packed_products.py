@@ -17,7 +17,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
-from factories import LARGE_GPU, UNOPTIMISED, device
+from factories import LARGE_GPU, UNOPTIMIZED, device
 from untraced import untraced
 
 LIMITS = replace(LARGE_GPU, has_float16=True)
@@ -46,7 +46,7 @@ def found(pocl: Device, problem: GemmProblem, configuration: Configuration, inpu
     """Return C, shape (batch, m, n)."""
     plan = FAMILY.plan(problem, configuration)
     session = Session(pocl.selector)
-    program = session.build(runnable(render(FAMILY, configuration, plan)), [*plan.build_options, *UNOPTIMISED])
+    program = session.build(runnable(render(FAMILY, configuration, plan)), [*plan.build_options, *UNOPTIMIZED])
     flags = cl.mem_flags.READ_WRITE
     memory = {b.name: cl.Buffer(session.context, flags, 4 * b.elements) for b in plan.buffers}
     for name, values in inputs.items():

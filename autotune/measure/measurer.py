@@ -62,7 +62,7 @@ class Measurer:
     KEPT_PROGRAMS = 32
     """More than the trials between two runs of the sentinel, so that the sentinel is built only once."""
     PLACED_SHARE, PLACED_BYTES = 1 / 16, 2**26
-    """Limits of the memory for buffers in further places, the first as a share of the device's."""
+    """Limits of the memory that a configuration's buffers take in all their places, one as a share of the device's."""
 
     def __init__(self, port: Port, calibration: Calibration | None = None) -> None:
         """Calibrate the device's clocks unless a calibration is given."""
@@ -142,11 +142,11 @@ class Measurer:
         )
 
     def _placed(self, job: Job, plan: Plan) -> Operands:
-        """Return what holds the buffers of a job, where its `placement` wants them if there is memory for that."""
+        """Return the operands at the job's placement; there are no more places than the limits of memory allow."""
         if self._elsewhere is None or self._elsewhere[0] != job.problem:
             self._elsewhere = (job.problem, {})
         share_bytes = self.PLACED_SHARE * self._port.device.limits.global_memory_bytes
-        size_bytes = sum(buffer.size_bytes for buffer in plan.buffers)
+        size_bytes = max(1, sum(buffer.size_bytes for buffer in plan.buffers))
         number = job.placement % max(1, int(min(share_bytes, self.PLACED_BYTES) / size_bytes))
         if number == 0:
             return self._operands

@@ -46,7 +46,7 @@ class Operands:
     KEPT_CASES = 4
 
     def __init__(self, port: Port, beside: "Operands | None" = None) -> None:
-        """Inputs that are kept in `beside` are written elsewhere, too, instead of being drawn again."""
+        """Inputs that `beside` keeps are copied to other buffers instead of being drawn again."""
         self._port = port
         self._beside = beside
         self._loaded: OrderedDict[tuple[Problem, int, tuple[Buffer, ...]], Loaded] = OrderedDict()

@@ -107,8 +107,8 @@ class Job:
     seed: Annotated[int, Bounds(0, 2**31)] = 0
     """Seed of the inputs. Jobs with the same seed share inputs and reference, which saves time."""
     placement: Annotated[int, Bounds(0, MAX_SAMPLES)] = 0
-    """Where in memory the buffers lie, which changes the times of short kernels by some percent. Every number stands
-    for buffers of its own, as far as there is memory for them."""
+    """Number of the set of buffers to use. Where buffers lie in memory changes the times of short kernels by some
+    percent; those of large problems have one place only."""
     samples: Annotated[int, Bounds(0, MAX_SAMPLES)] = 7
     min_sample_ns: Annotated[int, _SPAN] = 2_000_000
     """A sample repeats the call until it lasts this long."""
