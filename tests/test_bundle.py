@@ -46,7 +46,7 @@ from factories import PHONE, Run, device
 from untraced import untraced
 
 PROBLEMS = (GemmProblem(m=48, n=40, k=36), GemmProblem.parse("1,64,96 float16"))
-SECONDS = 16.0
+SECONDS = 30.0
 MUTATIONS = 300
 Job = tuple[Path, Device]
 Imitation = tuple[dict[str, str], Path, bytes, bytes]
@@ -351,7 +351,7 @@ def test_where_the_reference_gave_nothing_no_output_is_judged(
 ) -> None:
     with kernel_files.registered(kernel) as family:
         requests = [Request(problem=family.problem_type.parse("10000"))]
-        make_bundle(tmp_path / "job.zip", job[1], requests, store, 1.0)
+        make_bundle(tmp_path / "job.zip", job[1], requests, store, 15.0)
         with zipfile.ZipFile(tmp_path / "job.zip") as bundle:
             bundle.extractall(tmp_path)
         assert _start(tmp_path / FOLDER).wait(120) == 0
