@@ -145,7 +145,7 @@ def test_two_builders_share_a_space_and_report_what_one_machine_would(
     assert all(any("10 built" in line for line in its) for its in lines), "both have worked"
     assert entries(postgresql) == []
     assert (told[-1].seen, told[-1].queued_sources) == (60, 0)
-    assert told[-1].built_sources == report.algorithms[0].sources == len(begun(log))
+    assert (told[-1].built_sources, report.algorithms[0].sources) == (counted, len(begun(log)))
 
 
 def test_sources_that_problems_share_are_queued_once_and_what_is_known_is_not(
