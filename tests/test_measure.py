@@ -18,6 +18,7 @@ from autotune.device import opencl
 from autotune.device.opencl import Session
 from autotune.device.quirks import Quirks
 from autotune.errors import BuildError, LaunchError
+from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY, Gemm, GemmProblem
 from autotune.kernels.gemm.plan import PLAN
 from autotune.kernels.gemm.reference import GemmCase
@@ -34,6 +35,7 @@ from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import BuildState, Calibration, Job, Timer, Trial, TrialState
 from autotune.search.task import Task
+from autotune.space.search_space import SearchSpace
 from factories import quick_job, spoil_sources
 from invented_port import InventedPort
 
@@ -711,3 +713,28 @@ def test_a_far_too_slow_kernel_is_not_run_in_full(pocl: Device, monkeypatch: pyt
     assert measurer.measure(job).state is TrialState.COMPLETE, "only the first run is a probe"
     unprobed = Measurer(Session(pocl.selector), TRUSTED).measure(replace(job, probe=False))
     assert unprobed.state is TrialState.COMPLETE
+
+
+_UNDIVIDED = {
+    "reduce": ("1025x3", ("serial",)),
+    "rows": ("1025x7", ("serial",)),
+    "gemm": ("1025,1031,3", ("naive", "dot", "microtile")),
+}
+
+
+@pytest.mark.parametrize(("name", "algorithm"), [(n, a) for n, (_, these) in _UNDIVIDED.items() for a in these])
+def test_work_items_beyond_a_size_that_the_driver_divides_do_nothing(
+    pocl: Device, measurer: Measurer, name: str, algorithm: str
+) -> None:
+    family = find_family(name)
+    problem = family.problem_type.parse(_UNDIVIDED[name][0])
+    space = SearchSpace(family, problem, pocl.limits, algorithms=[algorithm])
+    drawn = space.configurations(np.random.default_rng(0).integers(0, len(space), 5000))
+    by_driver = [c for c in drawn if family.plan(problem, c).launches[-1].local_size is None][:4]
+    assert by_driver
+    for configuration in by_driver:
+        launch = family.plan(problem, configuration).launches[-1]
+        assert all(size < 1024 or size % 64 == 0 for size in launch.global_size)
+        assert max(launch.global_size) > 1024 or algorithm == "microtile"
+        trial = measurer.measure(quick_job(pocl, problem, configuration, probe=False, min_sample_ticks=1))
+        assert trial.state is TrialState.COMPLETE, (configuration, trial.message)

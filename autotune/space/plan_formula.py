@@ -66,6 +66,15 @@ class LaunchFormula:
     prepares: str = ""
 
 
+def divisible(count: str) -> str:
+    """Return the formula of a global size of `count` or a little more that a driver can divide into work-groups.
+
+    A driver makes as many work-groups of one work-item each of 65,537, which is prime; PoCL then takes several times as
+    long. The kernel must do nothing in the work-items beyond `count`.
+    """
+    return f"(round_up({count}, 64) if {count} >= 1024 else {count})"
+
+
 @dataclass(frozen=True, kw_only=True)
 class ArgumentFormula:
     """An argument of a kernel that is neither a buffer nor a number of type int32."""

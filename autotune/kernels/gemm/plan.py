@@ -5,7 +5,7 @@ from operator import attrgetter
 from autotune.kernels.combination import COUNTERS, standards
 from autotune.kernels.gemm.problem import by_mode
 from autotune.model.plan import Role
-from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
+from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula, divisible
 
 LEAST_COMBINING = 32
 """Least work-items in a work-group that adds up parts; if the product's has fewer, the driver chooses."""
@@ -51,8 +51,8 @@ _NAMES = {
     "local_1": "work_group_m * deep_1",
     "groups_0": "ceil_div(across, max(work_group_n, 1))",
     "groups_1": "ceil_div(down, max(work_group_m, 1))",
-    "global_0": "groups_0 * local_0 if work_group_n > 0 else across",
-    "global_1": "groups_1 * local_1 if work_group_n > 0 else down",
+    "global_0": f"groups_0 * local_0 if work_group_n > 0 else {divisible('across')}",
+    "global_1": f"groups_1 * local_1 if work_group_n > 0 else {divisible('down')}",
     "macro_tiles": "groups_0 * groups_1 * batch",
     "macro_tile": "work_group_n * macro_tile_n * micro_tile_n * work_group_m * macro_tile_m * micro_tile_m",
     "combining": "max(local_0 * local_1, 1)",

@@ -6,7 +6,7 @@ from autotune.kernels.shared_rows import OF_ROWS
 from autotune.model.plan import Role
 from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import by_value
-from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
+from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula, divisible
 
 _DTYPE = by_value("dtype", {dtype: dtype for dtype in DTYPES})
 
@@ -36,7 +36,7 @@ PLAN = PlanFormula(
     launches=(
         LaunchFormula(
             kernel="reduce",
-            global_size="ceil_div(batch, rows) * work_group_size if work_group_size > 0 else batch",
+            global_size=f"ceil_div(batch, rows) * work_group_size if work_group_size > 0 else {divisible('batch')}",
             local_size="work_group_size",
             local_when="work_group_size > 0",
             arguments="'input', pitch, 'output', batch, channels",

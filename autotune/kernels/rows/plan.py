@@ -6,7 +6,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.plan import Role
 from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import by_value
-from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
+from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula, divisible
 
 BASELINE = Configuration.of("serial", work_group_size=0, vector_width=1, unroll=1, loads="vload")
 
@@ -47,7 +47,7 @@ def _operand(name: str, *operations: str, elements: str, role: Role = Role.INPUT
 def _launch(operations: tuple[str, ...], arguments: str) -> LaunchFormula:
     return LaunchFormula(
         kernel="rows",
-        global_size="groups * work_group_size if work_group_size > 0 else batch",
+        global_size=f"groups * work_group_size if work_group_size > 0 else {divisible('batch')}",
         local_size="work_group_size",
         local_when="work_group_size > 0",
         arguments=", ".join(filter(None, ("'input', pitch, 'output', out_pitch, batch, channels", arguments))),
