@@ -252,6 +252,20 @@ def test_without_layers_the_library_is_preloaded(
 
 
 @needs_headers
+def test_the_library_waits_for_no_thread_that_opens_others(tmp_path: Path) -> None:
+    """As PoCL's threads do for each kernel; programs without a layer waited for ever, once in a hundred runs."""
+    (tmp_path / "nothing.c").write_text("int nothing;\n")
+    for words in (
+        ["-shared", "-fPIC", "nothing.c", "-o", "nothing.so"],
+        [str(DATA / "opener.c"), str(build_library()), "-ldl", "-lpthread", "-o", "opener"],
+    ):
+        subprocess.run(["cc", *words], cwd=tmp_path, check=True)
+    command = [tmp_path / "opener", LOADERS[0], tmp_path / "nothing.so"]
+    for _ in range(20):
+        subprocess.run(command, check=True, timeout=60)
+
+
+@needs_headers
 def test_contents_make_room_for_those_of_launches_that_take_longer(
     launches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendors: str
 ) -> None:

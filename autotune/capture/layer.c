@@ -105,6 +105,7 @@ static int is_layer;
 /* Records */
 
 enum { MOST_LAUNCHES = 16384, MOST_WITH_INTEGERS = 8192, MOST_PENDING = 256, BUCKETS = 4096, KEPT_OF_A_KERNEL = 4 };
+enum { MOST_PATH = 4096 };
 
 struct counter { uint64_t runs, timed, time_ns, has_contents; };
 struct argument { size_t size; unsigned char *value; int is_set, is_pointer; };
@@ -238,17 +239,25 @@ static int is_recording(void) {
 
 /* The functions behind: those of the loader's table, or of the library that the program is linked with. */
 
-static int find_loader(struct dl_phdr_info *info, size_t size, void *found) {
+static int find_loader(struct dl_phdr_info *info, size_t size, void *path) {
     (void)size;
-    if (strstr(info->dlpi_name, "libOpenCL") == NULL) return 0;
-    *(void **)found = dlopen(info->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-    return *(void **)found != NULL;
+    if (strstr(info->dlpi_name, "libOpenCL") == NULL || strlen(info->dlpi_name) >= MOST_PATH) return 0;
+    strcpy(path, info->dlpi_name);
+    return 1;
+}
+
+/* The function of a library that the program has opened itself. It is opened after the search: while that holds a lock
+   of the dynamic linker, another thread that opens a library, as PoCL does for each kernel, would wait for it for ever. */
+static void *opened_function(const char *name) {
+    char path[MOST_PATH];
+    void *const library = dl_iterate_phdr(find_loader, path) ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    return library != NULL ? dlsym(library, name) : NULL;
 }
 
 static any_function next_function(int slot, const char *name) {
     if (!is_layer && next_table[slot] == NULL) {
-        void *found = dlsym(RTLD_NEXT, name), *library = NULL;
-        if (found == NULL && dl_iterate_phdr(find_loader, &library)) found = dlsym(library, name);
+        void *found = dlsym(RTLD_NEXT, name);
+        if (found == NULL) found = opened_function(name);
         memcpy(&next_table[slot], &found, sizeof found);
     }
     return next_table[slot];
