@@ -247,7 +247,7 @@ static int find_loader(struct dl_phdr_info *info, size_t size, void *path) {
 }
 
 /* The function of a library that the program has opened itself. It is opened after the search: while that holds a lock
-   of the dynamic linker, another thread that opens a library, as PoCL does for each kernel, would wait for it for ever. */
+   of the dynamic linker, it would wait for ever for another thread that opens one, as PoCL does for each kernel. */
 static void *opened_function(const char *name) {
     char path[MOST_PATH];
     void *const library = dl_iterate_phdr(find_loader, path) ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
