@@ -139,7 +139,7 @@ def test_two_builders_share_a_space_and_report_what_one_machine_would(
         report = compiled(shared, listener=told.append)
     assert report.is_finished
     counted = report.algorithms[0].new_sources  # without what the builders were through before this was called
-    assert 0 < counted <= 60
+    assert counted <= 60
     assert report.algorithms == (dataclasses.replace(expected.algorithms[0], new_sources=counted),)
     assert set(begun(log).values()) == {1}
     assert all(any("10 built" in line for line in its) for its in lines), "both have worked"
