@@ -253,7 +253,7 @@ def test_without_layers_the_library_is_preloaded(
 
 @needs_headers
 def test_the_library_waits_for_no_thread_that_opens_others(tmp_path: Path) -> None:
-    """As PoCL's threads do for each kernel; programs without a layer waited for ever, once in a hundred runs."""
+    """A thread of PoCL opens a library for each kernel; one of 66 programs without a layer waited for it for ever."""
     (tmp_path / "nothing.c").write_text("int nothing;\n")
     for words in (
         ["-shared", "-fPIC", "nothing.c", "-o", "nothing.so"],

@@ -99,7 +99,8 @@ def test_what_is_no_expression_is_refused() -> None:
 def test_a_driver_gets_global_sizes_that_it_can_divide() -> None:
     sums = find_family("reduce")
     serial = Configuration.of("serial", work_group_size=0, vector_width=1, unroll=1, loads="vload")
-    for batch, given in ((7, 7), (1023, 1023), (1024, 1024), (65_537, 65_600)):
-        assert sums.plan(ReduceProblem(batch=batch, channels=3), serial).launches[0].global_size == (given,)
+    sizes = {size: size for size in (7, 1023, 1024, 2**27 + 1, 2**31 - 1)} | {65_537: 65_600, 2**27 - 1: 2**27}
+    for batch, given in sizes.items():
+        assert sums.plan(ReduceProblem(batch=batch, channels=1), serial).launches[0].global_size == (given,)
     plan = FAMILY.plan(GemmProblem(m=65_537, n=5, k=3, batch=2), FAMILY.baseline)
     assert plan.launches[0].global_size == (5, 65_600, 2)

@@ -69,10 +69,11 @@ class LaunchFormula:
 def divisible(count: str) -> str:
     """Return the formula of a global size of `count` or a little more that a driver can divide into work-groups.
 
-    A driver makes as many work-groups of one work-item each of 65,537, which is prime; PoCL then takes several times as
-    long. The kernel must do nothing in the work-items beyond `count`.
+    Drivers divide 65,537, a prime number, into work-groups of one work-item each, which are several times as slow. The
+    kernel must ignore work-items beyond `count`. Sizes above 2**27 stay as they are: a kernel multiplies an index by up
+    to 16 rows, which must not exceed an int.
     """
-    return f"(round_up({count}, 64) if {count} >= 1024 else {count})"
+    return f"(round_up({count}, 64) if {count} >= 1024 and {count} <= {2**27} else {count})"
 
 
 @dataclass(frozen=True, kw_only=True)
