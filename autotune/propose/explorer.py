@@ -38,6 +38,8 @@ class Explorer:
     """Smallest improvement of log time that counts: smaller ones are noise, and many rows are nearly equal."""
     WORTHWHILE_EARLY, WORTHWHILE_EARLY_TRIALS = 0.1, 10
     """Added to WORTHWHILE in the first trials, less and less afterwards: finds a good region before its best row."""
+    REFINEMENT, REFINEMENT_TRIALS = 0.002, 100
+    """After so many trials every second one counts improvements this small: by then they are most of what is left."""
     REMEMBERED = 512
     """Number of most promising candidates that are ranked again at the next proposal."""
     CLIMBS, BEAM = 4, 6
@@ -141,6 +143,8 @@ class Explorer:
 
         It is not raised early on if there are sources, since these show the good regions.
         """
+        if taken >= self.REFINEMENT_TRIALS and taken % 2:
+            return self.REFINEMENT
         early = 0.0 if self._sources else self.WORTHWHILE_EARLY
         return self.WORTHWHILE + early * min(1.0, self.WORTHWHILE_EARLY_TRIALS / max(taken, 1))
 
