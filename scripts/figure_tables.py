@@ -277,7 +277,8 @@ def _unseen_search() -> str:
         f"average, {statistics.mean(reached):.0f} on the {len(reached)} spaces where the median search gets there. "
         "None of them took part in a choice; some of the same kernels on other GPUs did. Of a kernel it knows the "
         "values of the parameters, and which of them make the size of a work-group.",
-        "scripts/bench_search --spaces spaces --seeds 40 --first-seed 10 --kernel-tuner PYTHON --json unseen.json",
+        f"scripts/bench_search --spaces spaces --seeds {conditions['seeds']} --first-seed 10 "
+        "--kernel-tuner PYTHON --json unseen.json",
         "The means over the spaces:",
         _table(["trials", *heads], [[trials, *line("mean", trials)] for trials in ours["mean"]["median"]]),
         "After 50 trials:",
