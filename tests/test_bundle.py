@@ -803,6 +803,24 @@ def test_no_trial_is_in_hand_while_another_is_set_up(imitation: Imitation) -> No
             in_hand = None
 
 
+def test_a_finalist_whose_memory_cannot_be_freed_ends_the_agent_once(imitation: Imitation, tmp_path: Path) -> None:
+    """The first finalist passes; the others fail their second check, and freeing their memory ends the agent."""
+    changed: list[bytes] = []
+    trials = checks = 0
+    for frame in frames_in(imitation[2]):
+        trials += frame[0] == CONSTANTS["TRIAL"]
+        checks = 0 if frame[0] == CONSTANTS["TRIAL"] else checks + (frame[0] == CONSTANTS["CHECK"])
+        is_broken = trials > 1 and frame[0] == CONSTANTS["CLEAR"]
+        changed.append(frame[:2] if is_broken else frame)
+        if trials > 1 and frame[0] == CONSTANTS["CHECK"] and checks == 2:
+            changed.append(bytes([CONSTANTS["RUN"]]))
+    (tmp_path / "work").write_bytes(with_sizes(changed))
+    done = _imitated(imitation, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert _kinds(tmp_path / NAME)["SOLVED"] == len(PROBLEMS)
+    assert _kinds(tmp_path / NAME)["FAILED"] > 1
+
+
 def test_more_defaults_than_finalists_overflow_nothing(imitation: Imitation, tmp_path: Path) -> None:
     frames = frames_in(imitation[2])
     trials = [place for place, frame in enumerate(frames) if frame[0] == CONSTANTS["TRIAL"]]

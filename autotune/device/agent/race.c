@@ -65,7 +65,9 @@ static uint32_t set_up_all(struct trial **finalists, uint32_t count) {
             i = (uint32_t)-1;
             continue;
         }
-        if (finalists[i]->state == RIGHT && set_up(finalists[i], 1, NULL)) {
+        if (finalists[i]->state != RIGHT)
+            continue; /* the agent holds nothing of it */
+        if (set_up(finalists[i], 1, NULL)) {
             put_aside(finalists[i]);
             kept++;
         } else {
