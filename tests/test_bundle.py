@@ -652,6 +652,16 @@ def test_a_hot_device_rests_until_it_is_cool(imitation: Imitation, tmp_path: Pat
         assert running.wait(60) == 0
 
 
+def test_a_temperature_that_never_changes_delays_the_work_once(imitation: Imitation, tmp_path: Path) -> None:
+    (sensor := tmp_path / "class/kgsl/kgsl-3d0/temp").parent.mkdir(parents=True)
+    sensor.write_text("100000\n")
+    done = _imitated(imitation, tmp_path, AUTOTUNE_SYS=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(b"the device has 100 degrees Celsius: resting\n") == 1
+    assert done.stderr.count(b"its temperature is not asked for any more\n") == 1
+    assert _kinds(tmp_path / NAME)["SOLVED"] == len(PROBLEMS)
+
+
 def test_an_agent_survives_work_that_is_nonsense(imitation: Imitation, tmp_path: Path) -> None:
     *_, work, _ = imitation
 

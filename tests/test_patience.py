@@ -7,7 +7,7 @@ import pytest
 
 from autotune.device.links.shell import PATIENCE_S
 from autotune.errors import DeviceAwayError, DeviceSelectionError, WorkerError
-from autotune.measure.patience import HOT_C, REST_S, PatientWorker
+from autotune.measure.patience import HOT_C, MOST_ALIKE, REST_S, PatientWorker
 from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
@@ -78,29 +78,44 @@ def test_what_waiting_does_not_mend_is_raised_at_once() -> None:
     assert link.now == 0
 
 
-def test_hot_device_rests_before_its_next_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    link, told = Link(0), list[str]()
-    temperatures = [HOT_C - 1, HOT_C + 5, HOT_C - 10]
-    times: list[float] = []
+def _run_at(monkeypatch: pytest.MonkeyPatch, temperatures: list[float]) -> tuple[list[float], list[str]]:
+    """Run trials that end at these temperatures; return when each began, and what was told."""
+    link, told, times = Link(0), list[str](), list[float]()
 
     def run(_: Worker, job: Job) -> Trial:
+        temperature_c = temperatures[len(times)]
         times.append(link.now)
         measured = Measurement(
-            time_ns=1,
-            samples_ns=(1,),
-            calls_per_sample=1,
-            timer=Timer.EVENT,
-            temperature_c=temperatures.pop(0),
+            time_ns=1, samples_ns=(1,), calls_per_sample=1, timer=Timer.EVENT, temperature_c=temperature_c
         )
         return Trial(configuration=job.configuration, state=TrialState.COMPLETE, measurement=measured)
 
     monkeypatch.setattr(Worker, "run", run)
     worker = _worker(link, told)
     job = Job(selector="", problem=Problem, configuration=Configuration.of("naive"))  # type: ignore[arg-type]
-    for _ in range(3):
+    for _ in temperatures:
         worker.run(job)
-    assert times == [0, 0, REST_S] and worker.waited_s == REST_S
+    assert worker.waited_s == link.now
+    return times, told
+
+
+def test_hot_device_rests_before_its_next_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, told = _run_at(monkeypatch, [HOT_C - 1, HOT_C + 5, HOT_C - 10])
+    assert times == [0, 0, REST_S]
     assert told == [f"adb:FAKE1 has {HOT_C + 5:.0f} degrees Celsius: resting for 30 s"]
+
+
+def test_device_whose_sensor_is_stuck_rests_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = HOT_C + 15
+    times, told = _run_at(monkeypatch, [stuck] * 7 + [stuck + 1, HOT_C])
+    assert times == [0, 30, 60, 90, 90, 90, 90, 90, 120]
+    resting = f"adb:FAKE1 has {stuck:.0f} degrees Celsius: resting for 30 s"
+    stopped = f"adb:FAKE1 has {stuck:.0f} degrees Celsius after each rest: no more rests until that changes"
+    assert told == [
+        *[resting] * MOST_ALIKE,
+        stopped,
+        f"adb:FAKE1 has {stuck + 1:.0f} degrees Celsius: resting for 30 s",
+    ]
 
 
 def test_job_that_could_not_begin_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,8 @@ HOT_C = 85.0
 """Above this temperature the device rests."""
 REST_S = 30.0
 """A rest of a hot device; the next trial shows whether it has helped."""
+MOST_ALIKE = 3
+"""Rests in a row that may each be followed by exactly the same temperature; after them the sensor counts as stuck."""
 
 T = TypeVar("T")
 
@@ -66,7 +68,8 @@ class PatientWorker(Worker):
         self._tell = tell
         self._should_stop = should_stop
         self._clock, self._sleep = clock, sleep
-        self._temperature_c = -math.inf
+        self._temperature_c = self._rested_at_c = -math.inf
+        self._rests_alike = 0
         self._waits_since: float | None = None
         self._waited_s = 0.0
 
@@ -141,11 +144,18 @@ class PatientWorker(Worker):
                 return
 
     def _cool(self) -> None:
-        """Rest when the last trial left the device hot."""
-        if self._temperature_c <= HOT_C:
+        """Rest when the last trial left the device hot, unless its sensor is stuck."""
+        temperature_c, self._temperature_c = self._temperature_c, -math.inf
+        if temperature_c <= HOT_C:
             return
-        self._tell(f"{self._link.name} has {self._temperature_c:.0f} degrees Celsius: resting for {REST_S:.0f} s")
-        self._temperature_c = -math.inf
+        self._rests_alike = self._rests_alike + 1 if temperature_c == self._rested_at_c else 0
+        self._rested_at_c = temperature_c
+        has = f"{self._link.name} has {temperature_c:.0f} degrees Celsius"
+        if self._rests_alike >= MOST_ALIKE:
+            if self._rests_alike == MOST_ALIKE:
+                self._tell(f"{has} after each rest: no more rests until that changes")
+            return
+        self._tell(f"{has}: resting for {REST_S:.0f} s")
         self._waits_since = self._clock()
         while self._clock() - self._waits_since < REST_S:
             self._pause(LOOK_S)

@@ -12,6 +12,7 @@
 #define COOL 75000
 #define NONSENSE 150000 /* no device works above it */
 #define MOST_REST_S 60 /* at once */
+#define STUCK_S 15     /* of a rest in which not even a thousandth changes: the sensor is stuck */
 #define ZONES 128
 
 static char path[512]; /* of the file that has the temperature; empty if there is none */
@@ -48,13 +49,21 @@ static void find_file(void) {
 
 void rest_if_hot(void) {
     static int is_known;
-    int second;
+    long first;
+    int second, has_changed = 0;
     if (!is_known)
         find_file();
     is_known = 1;
-    if (temperature() <= HOT)
+    first = temperature();
+    if (first <= HOT)
         return;
-    fprintf(stderr, "the device has %ld degrees Celsius: resting\n", temperature() / 1000);
-    for (second = 0; second < MOST_REST_S && temperature() > COOL && !is_interrupted; second++)
+    fprintf(stderr, "the device has %ld degrees Celsius: resting\n", first / 1000);
+    for (second = 0; second < MOST_REST_S && temperature() > COOL && !is_interrupted; second++) {
         poll(NULL, 0, 1000);
+        has_changed |= temperature() != first;
+        if (second >= STUCK_S && !has_changed) {
+            fputs("that does not change while it rests: its temperature is not asked for any more\n", stderr);
+            path[0] = '\0';
+        }
+    }
 }
