@@ -33,9 +33,10 @@ from autotune.device.agent.machine import QUERIES, QUERIES_OF_PLATFORMS
 from autotune.device.agent.recording import described
 from autotune.device.discovery import discover_behind
 from autotune.device.links.toolchains import LINUX, can_build
-from autotune.errors import AutotuneError, ProblemError, TableError
+from autotune.errors import AutotuneError, ProblemError, TableError, UsageError
 from autotune.kernels import FILES, families_of_files, find_family
 from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.qgemm import QGemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
@@ -206,6 +207,45 @@ def test_a_result_that_is_collected_twice_is_stored_once(result: bytes, store: S
     assert [o.winner and o.winner.configuration for o in again.outcomes] == [
         o.winner and o.winner.configuration for o in found.outcomes
     ]
+
+
+def test_the_results_of_two_devices_with_one_bundle_are_both_stored(result: bytes, store: Store) -> None:
+    first = collect(read_result(result), store)
+    head, *others = frames_in(result)
+    assert head[0] == CONSTANTS["RESULT"]
+    second = _joined([head[:-12] + struct.pack("<Q", 1) + head[-4:], *others])
+    again = collect(read_result(second), store)
+    assert [o.new_trials for o in again.outcomes] == [o.new_trials for o in first.outcomes]
+    assert all(outcome.new_trials for outcome in again.outcomes)
+
+
+def test_a_winner_that_fails_later_in_the_race_does_not_stay(result: bytes, store: Store) -> None:
+    raced = collect(read_result(result), store).outcomes[0].winner
+    assert raced and raced.is_final
+    store.record_winner(replace(raced, time_ns=raced.time_ns / 2))  # as if it had seemed faster at first
+    number = read_note(read_result(result).note).tasks[0].configurations.index(raced.configuration)
+    crash = struct.pack("<IBBBi", number, CONSTANTS["FAILED_ENDED"], CONSTANTS["ENDED_BY_SIGNAL"], CONSTANTS["RUN"], 11)
+    frames = [*frames_in(result), bytes([CONSTANTS["FAILED"]]) + crash + bytes(4)]
+    now = collect(read_result(_joined(frames)), store).outcomes[0].winner
+    assert now and now.configuration != raced.configuration
+    assert store.winner(raced.device, PROBLEMS[0]) == now
+
+
+def test_a_result_of_too_many_records_is_refused(result: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle.result, "MOST_RECORDS", len(frames_in(result)))
+    assert read_result(result).records
+    monkeypatch.setattr(bundle.result, "MOST_RECORDS", len(frames_in(result)) - 1)
+    with pytest.raises(TableError, match=r"at most \d+ records"):
+        read_result(result)
+
+
+def test_more_candidates_than_a_note_can_have_are_refused(
+    job: Job, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle.prepare, "MAX_BYTES", 1000)
+    with pytest.raises(UsageError, match="too many candidates"):
+        make_bundle(tmp_path / "job.zip", job[1], [Request(problem=PROBLEMS[0])], store, 2.0)
+    assert not list(tmp_path.glob("*.zip"))
 
 
 def test_a_time_from_elsewhere_does_not_outlast_a_race_on_the_device(result: bytes, store: Store) -> None:
@@ -397,9 +437,10 @@ def test_everything_that_describes_a_device_is_asked_by_a_bundle() -> None:
 
 
 def test_large_outputs_come_home_and_larger_ones_are_left_out(tmp_path: Path, job: Job, store: Store) -> None:
-    problem, too_large = GemmProblem(m=1280, n=1024, k=4), GemmProblem(m=8192, n=2100, k=1)
+    problem, too_large = GemmProblem(m=4096, n=2560, k=4), GemmProblem(m=8192, n=2100, k=1)
+    one_more = replace(problem, k=3)
     left_out: dict[Problem, int | str] = {}
-    requests = [Request(problem=problem), Request(problem=too_large)]
+    requests = [Request(problem=problem), Request(problem=too_large), Request(problem=one_more)]
 
     def listener(request: Request, told: int | str) -> None:
         left_out[request.problem] = told
@@ -407,13 +448,14 @@ def test_large_outputs_come_home_and_larger_ones_are_left_out(tmp_path: Path, jo
     make_bundle(tmp_path / "job.zip", job[1], requests, store, 2.0, algorithms=["naive"], listener=listener)
     assert isinstance(left_out[problem], int)
     assert "an output has more than" in str(left_out[too_large])
+    assert "the result is full" in str(left_out[one_more])
     with pytest.raises(ProblemError, match="no shape can"):
-        make_bundle(tmp_path / "no.zip", job[1], requests[1:], store, 2.0, algorithms=["naive"])
+        make_bundle(tmp_path / "no.zip", job[1], requests[1:2], store, 2.0, algorithms=["naive"])
     with zipfile.ZipFile(tmp_path / "job.zip") as bundle:
         bundle.extractall(tmp_path)
     _, errors = _start(tmp_path / FOLDER).communicate(timeout=120)
     result = load(tmp_path / FOLDER)
-    whole = [frame for frame in _outputs(result) if len(frame) > 5 * 2**20]
+    whole = [frame for frame in _outputs(result) if len(frame) > 40 * 2**20]
     assert whole and not any(frame[6] for frame in whole), errors
     found = collect(read_result(result), store)
     assert found.outcomes[0].winner and not found.unchecked and not found.refused
@@ -650,6 +692,25 @@ def test_a_hot_device_rests_until_it_is_cool(imitation: Imitation, tmp_path: Pat
         assert not [frame for frame in frames_in((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["BEGUN"]]
         (folder / "temp").write_text("60000\n")
         assert running.wait(60) == 0
+
+
+def test_finalists_use_their_images_of_buffers_after_the_second_check(imitation: Imitation, tmp_path: Path) -> None:
+    environment, agent, *_ = imitation
+    limits = replace(PHONE, image_pitch_alignment=16, max_image_line=65536, extensions=("cl_khr_image2d_from_buffer",))
+    requests = [Request(problem=GemmProblem(m=64, n=64, k=64)), Request(problem=QGemmProblem.parse("64,1,64 q8_0"))]
+    with Store.open(tmp_path / "empty.sqlite") as store:
+        make_bundle(tmp_path / "job.zip", device(limits=limits), requests, store, 4.0)
+    with zipfile.ZipFile(tmp_path / "job.zip") as bundle:
+        (tmp_path / "work").write_bytes(bundle.read(f"{FOLDER}/work.bin"))
+    done = _run_alone(agent, tmp_path / "work", tmp_path / NAME, environment)
+    assert done.returncode == 0, done.stderr
+    result = read_result(load(tmp_path))
+    configurations = [c for task in read_note(result.note).tasks for c in task.configurations]
+    raced = {number for number, record in result.records.items() if max(record.timed, default=0)}
+    with_images = {n for n in raced if {"image", "image_view"} & set(map(str, dict(configurations[n].values).values()))}
+    assert with_images, "candidates with images are among the finalists"
+    failed = {number: record.failed.text for number, record in result.records.items() if record.failed}
+    assert not [text for text in failed.values() if "handle" in text], failed
 
 
 def test_a_temperature_that_never_changes_delays_the_work_once(imitation: Imitation, tmp_path: Path) -> None:

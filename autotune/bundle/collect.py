@@ -253,7 +253,7 @@ class _Collecting:
         )
 
     def _decide(self, finals: Mapping[int, Trial]) -> Winner:
-        """Return the winner by the rounds of the race; one measured before that took no part and is faster stays."""
+        """Return the winner by the race; a sound one from before that took no part stays if it is faster."""
         times: dict[Configuration, dict[int, float]] = {}
         samples: dict[Configuration, int] = {}
         for number, trial in finals.items():
@@ -263,12 +263,13 @@ class _Collecting:
                 for one in self._rounds(number)
             }
             samples[trial.configuration] = len(trial.measurement.samples_ns) if trial.measurement else 0
-        knowledge, incumbent = self._knowledge, self._knowledge.incumbent
+        knowledge = self._knowledge
+        incumbent, decided = knowledge.incumbent, knowledge.decided
         decision = self._decision(times, incumbent.configuration if incumbent else None)
         time_ns = statistics.median(times[decision.configuration].values())
-        took_no_part = incumbent and incumbent.source == "measured" and incumbent.configuration not in times
-        if incumbent and took_no_part and incumbent.time_ns <= time_ns:
-            return incumbent
+        took_no_part = decided and decided.source == "measured" and decided.configuration not in times
+        if decided and took_no_part and decided.time_ns <= time_ns:
+            return decided
         is_early = decision.verdict is Verdict.PROVISIONAL
         winner = knowledge.winner(
             decision,

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from autotune.bundle.note import MOST_CANDIDATES, MOST_TASKS, Note, Task
+from autotune.bundle.result import MOST_TRIALS
 from autotune.bundle.script import Candidates, Share, read_back, too_large, write_work
+from autotune.codec import MAX_BYTES
 from autotune.device.links.toolchains import ANDROID, LINUX, build_agent, can_build
 from autotune.errors import ProblemError, UsageError
 from autotune.model.configuration import Configuration
@@ -36,6 +38,8 @@ NEAR_SHARE = 0.5
 NEAR_OF = 8
 RESULT_BYTES = 2**28
 """Outputs in a result, besides those of finalists."""
+ALL_OUTPUTS_BYTES = RESULT_BYTES // 4
+"""Outputs of all problems: their reference has two of each in the result, and candidates should have as many."""
 FINALISTS_MEMORY = 0.25
 """Part of the device's memory that the finalists of a problem may take together."""
 PRESUMED = DeviceLimits(
@@ -74,16 +78,21 @@ def make_bundle(
         raise UsageError(f"{path}: is no file in a folder that exists", hint="-o job.zip")
     agents = _agents()
     count = min(MOST, MOST_CANDIDATES, max(FEWEST, round(TRIALS_PER_S * seconds / len(requests))))
-    fitting, chosen = [], []
+    fitting, chosen, left_bytes = [], [], ALL_OUTPUTS_BYTES
     for request in requests:
         candidates = candidates_of(device, request.problem, store, count, algorithms, seed)
-        reason = _why_left_out(candidates)
+        reason = _why_left_out(candidates, left_bytes)
         listener(request, reason or len(candidates.all))
         if not reason:
             fitting.append(request)
             chosen.append(candidates)
+            left_bytes -= _output_bytes(candidates)
     if not chosen:
         raise ProblemError("no shape can be tuned by a bundle")
+    tasks = tuple(_task(*both) for both in zip(fitting, chosen, strict=True))
+    note = Note(code=code_version(), device=device.slug, seconds=round(seconds), tasks=tasks)
+    if len(note.to_json()) > MAX_BYTES or sum(len(task.configurations) for task in tasks) > MOST_TRIALS:
+        raise UsageError("the shapes have too many candidates for one bundle", hint="make several of fewer shapes")
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as bundle:
@@ -92,8 +101,6 @@ def make_bundle(
             bundle.writestr(_member("run.sh", 0o755), _SCRIPT.read_bytes())
             with bundle.open(_member("work.bin", 0o644), "w", force_zip64=True) as file:
                 parts = zip(chosen, _shares(device, fitting, chosen), strict=True)
-                tasks = tuple(_task(*both) for both in zip(fitting, chosen, strict=True))
-                note = Note(code=code_version(), device=device.slug, seconds=round(seconds), tasks=tasks)
                 write_work(file, note, parts, is_cpu=device.limits.is_cpu, budget_s=seconds)
         draft.replace(path)
     except OSError as error:
@@ -150,12 +157,23 @@ def candidates_of(
     )
 
 
-def _why_left_out(candidates: Candidates) -> str:
-    """Return why a problem cannot be judged where a result is collected, or nothing."""
+def _why_left_out(candidates: Candidates, left_bytes: int) -> str:
+    """Return why a problem cannot be judged where a result is collected, or nothing.
+
+    `left_bytes` are what the outputs of others have left of a result.
+    """
     reference, task = candidates.all[0], candidates.task
     if reference.algorithm not in {algorithm.name for algorithm in task.family.algorithms}:
         return "what is right is told by another kernel, which is not among the candidates"
-    return too_large(task.plan(reference))
+    if reason := too_large(task.plan(reference)):
+        return reason
+    is_full = _output_bytes(candidates) > left_bytes
+    return "the result is full of others' outputs; make another bundle for it" if is_full else ""
+
+
+def _output_bytes(candidates: Candidates) -> int:
+    """Return the bytes that one check of a problem reads."""
+    return sum(buffer.size_bytes for buffer in read_back(candidates.task.plan(candidates.all[0])))
 
 
 def _task(request: Request, candidates: Candidates) -> Task:
@@ -172,7 +190,7 @@ def _shares(device: Device, requests: Sequence[Request], chosen: Sequence[Candid
     """Return what each problem gets: time in equal parts, and by the root of all operations; space by size."""
     works = [math.sqrt(request.calls * max(1.0, request.problem.flops)) for request in requests]
     weights = [1 / len(works) + work / sum(works) for work in works]
-    outputs = [sum(b.size_bytes for b in read_back(c.task.plan(c.all[0]))) for c in chosen]
+    outputs = [_output_bytes(candidates) for candidates in chosen]
     memory = FINALISTS_MEMORY * device.limits.global_memory_bytes
     return [
         Share(

@@ -16,6 +16,7 @@ from autotune.search.significance import LOOKS
 
 MOST_BYTES = 2**30
 """Of a result; what an agent writes stays far below (`prepare.RESULT_BYTES`, and finalists)."""
+MOST_RECORDS = 2**22
 MOST_TRIALS = 2**20
 MOST_SAMPLES = 64
 MOST_RUNS = 64
@@ -61,6 +62,7 @@ class Result:
     """The contents of a result."""
 
     name: bytes = b""
+    """That of the work, and when it was begun: like no other, also where one bundle is used twice."""
     note: bytes = b""
     told: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
     """What the driver answered, by platform, device or NO_HANDLE, and query."""
@@ -127,8 +129,11 @@ def read_result(data: bytes) -> Result:
 
 def _frames(data: bytes, result: Result) -> Iterator[tuple[str, memoryview]]:
     """Yield the kind and payload of each complete record."""
-    view, at = memoryview(data), 0
+    view, at, count = memoryview(data), 0, 0
     while at < len(data):
+        count += 1
+        if count > MOST_RECORDS:
+            raise TableError(f"a result has at most {MOST_RECORDS} records")
         head = view[at : at + 5]
         size = int.from_bytes(head[:4], "little")
         whole = view[at + 4 : at + 4 + size]

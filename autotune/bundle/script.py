@@ -29,7 +29,7 @@ _TYPE_CPU, _TYPE_OTHER = 0b10, 0xFFFFFFFF & ~0b11  # the lowest bit marks a defa
 NAME_BYTES = 16
 MOST_INPUT_BYTES = 2**31
 """Of one problem, which are drawn again where its result is collected: a result may claim anything."""
-MOST_OUTPUT_BYTES = CONSTANTS["MAX_FRAME_BYTES"] - 2**13
+MOST_OUTPUT_BYTES = CONSTANTS["MAX_READ_BYTES"]
 """Of a buffer that is compared; a result has it in one record."""
 
 
@@ -141,10 +141,11 @@ class _Script:
         port.run(port.bind([k for k, _ in counted], [launch for _, launch in counted], place.memory))
         self._mark("CHECK")
         port.release()
+        first = place.memory  # with its images of buffers, which are used when this is timed after the second check
         other = operands.load(self._cases[1], plan)
         place.use(other)
         self._record_check(kernels, plan, place, other)
-        place.memory = {}
+        place.memory = first
         del other
         port.release()
 

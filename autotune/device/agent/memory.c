@@ -210,10 +210,10 @@ void do_read(struct cursor *payload) {
     memory = find_memory(handle);
     if (!memory)
         return;
-    into = scratch(bytes < MAX_FRAME_BYTES / 2 ? bytes + 1 : 1);
+    into = scratch(bytes <= MAX_READ_BYTES ? bytes + 1 : 1);
     if (!into)
         return;
-    if (bytes < MAX_FRAME_BYTES / 2) {
+    if (bytes <= MAX_READ_BYTES) {
         if (memory->kind == IMAGE && find_rows(memory, offset, bytes, origin, region))
             status = cl.clEnqueueReadImage(session.queue, memory->handle, CL_TRUE, origin, region, 0, 0, into, 0, NULL,
                                            NULL);

@@ -1,5 +1,6 @@
 /* The host's side of the protocol: starts agents, sends them commands, and waits for answers no longer than allowed. */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 
 #define GREETING_LIMIT_MS 30000
 #define MOST_FILES 256 /* more than the host ever has open */
+#define PATIENCE_MS 10000 /* beyond its own limit, with an agent that reads nothing */
 
 volatile int is_interrupted;
 
@@ -41,6 +43,7 @@ int start_peer(struct peer *peer) {
         become_agent(commands, answers);
     close(commands[0]);
     close(answers[1]);
+    fcntl(commands[1], F_SETFL, O_NONBLOCK);
     peer->to = commands[1];
     peer->from = answers[0];
     memcpy(hello, greeting, sizeof greeting - 1);
@@ -62,10 +65,25 @@ void end_peer(struct peer *peer) {
         ;
 }
 
+/* Returns whether a peer reads on; ends one that a driver holds so that not even its supervisor can end it. */
+static int awaits_more(struct peer *peer) {
+    uint32_t deadline_ms = clock_ms() + peer->limit_ms + PATIENCE_MS;
+    struct pollfd link;
+    int32_t left_ms;
+    link.fd = peer->to;
+    link.events = POLLOUT;
+    while (!is_interrupted && (left_ms = (int32_t)(deadline_ms - clock_ms())) > 0)
+        if (poll(&link, 1, left_ms) > 0)
+            return 1;
+    if (!is_interrupted)
+        end_peer(peer);
+    return 0;
+}
+
 static void send_all(struct peer *peer, const uint8_t *from, size_t bytes) {
     while (bytes && peer->to >= 0) {
         ssize_t count = write(peer->to, from, bytes);
-        if (count < 0 && errno == EINTR && !is_interrupted)
+        if (count < 0 && ((errno == EINTR && !is_interrupted) || (errno == EAGAIN && awaits_more(peer))))
             continue;
         if (count <= 0)
             return; /* the next answer says why */

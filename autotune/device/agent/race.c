@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "choice.h"
 #include "detached.h"
@@ -210,8 +211,14 @@ static void recall(uint8_t kind, struct cursor payload) {
 /* Records what the result is of, as far as an earlier start has not. */
 static void begin_result(void) {
     static const char told[] = PROTOCOL_MAGIC PROTOCOL_DIGEST;
-    if (has_name < 0)
-        record(RESULT, told, sizeof told - 1, work.name, sizeof work.name, 0);
+    uint8_t names[sizeof work.name + 8];
+    struct timespec today;
+    if (has_name < 0) {
+        clock_gettime(CLOCK_REALTIME, &today);
+        memcpy(names, work.name, sizeof work.name);
+        put_u64(names + sizeof work.name, (uint64_t)today.tv_sec * 1000000000u + (uint64_t)today.tv_nsec);
+        record(RESULT, told, sizeof told - 1, names, sizeof names, 0);
+    }
     if (!has_note)
         record(NOTE, NULL, 0, work.note.at, work.note.left, 1);
 }
