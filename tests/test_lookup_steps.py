@@ -17,6 +17,7 @@ from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable, database, misses
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.misses import Miss, MissLog, forget_misses, read_misses
+from autotune.model.checkup import WIDEST_LOCAL_BYTES
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Winner
@@ -143,6 +144,18 @@ def test_every_shipped_table_is_named_after_its_one_device() -> None:
     assert paths
     for path in paths:
         assert [device.slug for device in read_contents(path).devices] == [path.stem]
+
+
+@pytest.mark.parametrize("name", ["nvidia-h200", "nvidia-h100-80gb-hbm3"])
+def test_what_ships_takes_nothing_from_a_device_with_its_driver(own: Path, name: str) -> None:
+    (known,) = read_contents(data_folder("db") / "tables" / f"{name}.json").devices
+    opened = TuningTable.open()
+    for problem in (GemmProblem.parse("4096,4096,4096 float16"), GemmProblem.parse("4096,4096,4096 int8")):
+        found = {opened.find(device, problem).configuration for device in (known, replace(known, driver="1"))}
+        assert [configuration.algorithm for configuration in found] == ["matrix_tile"], "as the compute capability says"
+    assert known.limits.has_ptx_integer_dot
+    assert known.limits.declared_local_memory_bytes == WIDEST_LOCAL_BYTES
+    assert not own.exists()
 
 
 def test_what_ships_is_found_without_a_database(own: Path) -> None:
