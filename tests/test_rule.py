@@ -64,6 +64,15 @@ def test_one_row_and_one_column_have_their_own_kernels(slug: str) -> None:
     assert default(slug, "2048,1,2048").algorithm == ("dot" if slug == "pocl" else "column")
 
 
+@pytest.mark.parametrize("slug", ["nvidia-h200", "adreno-740", "mali-g610-mc6", "intel-arc", "amd-radeon"])
+@pytest.mark.parametrize("shape", ["1,1,1000000", "2,1,100000", "3,3,4096", "1,8,4096 float16"])
+def test_few_results_of_a_long_k_are_shared_by_many_work_items(slug: str, shape: str) -> None:
+    found = default(slug, shape)
+    assert found.algorithm == "column"
+    assert found.number("work_group_m") * found.number("work_group_k") >= 64
+    assert found.number("work_group_m") <= GemmProblem.parse(shape).m
+
+
 def test_a_processor_reads_b_once_for_many_rows() -> None:
     tall = default("pocl", "128,3136,1152")
     assert (tall.algorithm, rows(tall)) == ("microtile", 128), "B would pass once for every micro-tile's rows"

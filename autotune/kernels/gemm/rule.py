@@ -1,8 +1,9 @@
 """The rule for untuned GEMMs: choose a configuration by problem size and device limits from a profile's starts.
 
 Candidates are the profile's starts and variants of them: other work-group shapes, half the rows per work-item,
-narrower loads where rows do not start at aligned addresses, and a split k. The valid candidate with the smallest
-`ESTIMATE` (`estimate.py`) is chosen. Ties go to the earliest start: a profile's order still says what suits a device.
+narrower loads where rows do not start at aligned addresses, a split k, and work-groups of one row. The valid candidate
+with the smallest `ESTIMATE` (`estimate.py`) is chosen. Ties go to the earliest start: a profile's order still says what
+suits a device.
 
 Source: Qualcomm's description of SGEMM on Adreno (fewest part-filled work-groups, large work-groups, separate kernels
 for small sizes).
@@ -138,9 +139,10 @@ def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits, constant: s
     known = {c: {**numbers_of(c, limits, constant), "doubt": 8, "spare": 0} for c in declared}
     for start in declared:
         for variant in filter(_is_declared, _variants(start, limits)):
-            # A variant must promise an eighth more than a start, which was found good on a device like this.
+            # A variant must promise an eighth more than a start, which was found good on a device like this. Those of
+            # `column` are for products of one to three rows, for which no start is legal: they must promise much more.
             is_sure = start.algorithm == "matrix_tile" or (limits.is_cpu and limits.native_vector_float32)
-            doubt = 8 if is_sure else 9
+            doubt = 40 if start.algorithm == "column" else 8 if is_sure else 9
             known.setdefault(variant, {**numbers_of(variant, limits, constant), "doubt": doubt, "spare": 0})
     for origin, numbers in list(known.items()):
         for variant in _of_other_modes(origin):
@@ -181,8 +183,17 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
         yield from _tile_variants(start, limits)
     if start.algorithm == "matrix_tile" and limits.has_matrix_units:
         yield from _matrix_variants(start, limits)
+    yield from _rows_of_their_own(start, limits)
     if _joins(start):
         yield from one_launch_variants(start, limits)
+
+
+def _rows_of_their_own(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
+    """Yield a variant of `column` with work-groups of one row, for products with fewer rows than the start's."""
+    is_general = start.algorithm == "column" and start["loads"] == "vload" and start["vector_width"] == 4
+    if is_general and not limits.is_cpu:
+        items = start.number("work_group_m") * start.number("work_group_k")
+        yield _changed(start, work_group_m=1, work_group_k=items)
 
 
 def _tiles_of_processor(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
