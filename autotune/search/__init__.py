@@ -167,11 +167,15 @@ class Sharing:
         """Searches with a model in memory, the most recent last."""
         self._told: dict[ProblemSearch, int] = {}
         """Number of trials of the other problems when a search made its model."""
+        self._decided: set[ProblemSearch] = set()
+        """Searches whose winner was decided earlier: without new trials they need no finals."""
 
     def run(self, searches: Iterator[ProblemSearch], count: int) -> list[Outcome]:
         """Run `count` searches, each created when it first runs, and return their outcomes in order."""
         for number, search in enumerate(searches):
             self._searches.append(search)
+            if search.knowledge.decided:
+                self._decided.add(search)
             self._give_least(search, count - number)
             if self._should_stop():
                 break
@@ -263,7 +267,7 @@ class Sharing:
         return min(least + longest, FINALS_SHARE * self._seconds)
 
     def _finals_seconds(self, search: ProblemSearch, rounds: int) -> float:
-        return search.finals_seconds(rounds) if search.new_trials else 0.0
+        return search.finals_seconds(rounds) if search.new_trials or search not in self._decided else 0.0
 
     def _share(self, search: ProblemSearch) -> ShareStarted:
         run = [other for other in self._searches if math.isfinite(other.best_ns)]
