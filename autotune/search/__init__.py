@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from autotune.errors import UsageError
+from autotune.kernels import find_family
 from autotune.measure.worker import Measures, Worker
 from autotune.model.device import Device
 from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ProblemStarted, ShareStarted
@@ -94,8 +95,10 @@ def tune(
         )
     for request in requests:
         request.problem.check_device(device.limits)
-    for request in requests[1:] if algorithms else ():  # the first is checked below, before it is measured
-        Task(device, request.problem).space(algorithms)
+    for request in requests[1:]:  # the first is checked below, before it is measured
+        family = find_family(request.problem.family)
+        if algorithms or family.violations(request.problem, family.baseline, device.limits):
+            Task(device, request.problem).space(algorithms)
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
     clock, shared_s = clock or Clock(), budget.seconds if len(requests) > 1 else None
