@@ -51,7 +51,7 @@ FIRST_PAUSE_S = 0.5
 
 MAX_ANSWERS = 2000
 MAX_GROWTH_BYTES = 2**29
-"""A child is replaced when its memory has grown this much since its first answer, because drivers leak programs, or
+"""A child is replaced when its memory has grown this much since its first result, because drivers leak programs, or
 after MAX_ANSWERS, since not every leak shows. It is not replaced more often because opening a device takes as long as
 measuring a hundred kernels."""
 
@@ -112,6 +112,7 @@ class Child:
         self.answers = 0
         """Number of answers of the current process."""
         self._first_bytes = 0
+        """Memory after the first answer that is not None: a job that is only prepared has no inputs yet."""
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +155,7 @@ class Child:
         if not isinstance(answer, Loss):
             self._has_answered = True
             self.answers += 1
-            if self.answers == 1:
+            if answer is not None and not self._first_bytes:
                 self._first_bytes = self.memory_bytes
         return answer
 
@@ -169,9 +170,8 @@ class Child:
 
     @property
     def _is_worn(self) -> bool:
-        if not self.answers:
-            return False
-        return self.answers >= MAX_ANSWERS or self.memory_bytes - self._first_bytes > MAX_GROWTH_BYTES
+        has_grown = self._first_bytes > 0 and self.memory_bytes - self._first_bytes > MAX_GROWTH_BYTES
+        return has_grown or self.answers >= MAX_ANSWERS
 
     def kill(self) -> None:
         """End only the process, from any thread. A thread that waits for its answer gets a Loss."""
@@ -190,7 +190,7 @@ class Child:
             with contextlib.suppress(OSError):
                 if process.stdin:
                     process.stdin.close()
-            self.answers = 0
+            self.answers = self._first_bytes = 0
         if errors is not None:
             errors.close()
 

@@ -24,8 +24,8 @@ from autotune.measure.build_pool import BuilderPool
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Plan
-from autotune.model.trial import Build, BuildState
-from autotune.search import compilation
+from autotune.model.trial import Build, BuildState, Request
+from autotune.search import Budget, compilation, tune
 from autotune.search.compilation import Extent, Progress, Report, compile_space, first_complaint
 from autotune.search.task import Task, is_limited, spills, work_items_of_group
 from autotune.space.search_space import SearchSpace
@@ -34,6 +34,7 @@ from autotune.testing import FakeWorker
 from databases import rows
 from factories import INVENTED_GPU as DEVICE
 from factories import evil, provenance
+from invented_clock import Clock
 from searches import search
 
 EVIL = evil("builder")
@@ -266,6 +267,23 @@ def test_the_search_measures_nothing_that_is_known_to_be_unfit_but_the_default(s
     assert search(store, worker, 20, PROBLEM, device=DEVICE, algorithms=["dot"]).new_trials == 20
     assert worker.measured[0] == default
     assert not [c for c in worker.measured if c != default and task.is_unfit(c, builds)]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_search_keeps_to_its_time_where_all_is_known_to_be_unfit(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    def is_unfit(*_: object) -> bool:
+        clock.now += 1.0
+        return True
+
+    monkeypatch.setattr(Task, "is_unfit", is_unfit)
+    problems = [PROBLEM, GemmProblem(m=64, n=64, k=96)][: 1 + is_shared]
+    requests, worker = [Request(problem=problem) for problem in problems], FakeWorker(lambda _: 1000.0)
+    began = clock.now
+    outcomes = tune(DEVICE, requests, store, Budget(seconds=60), worker=worker, clock=clock, algorithms=["dot"])
+    assert clock.now - began < 65
+    assert all(outcome.winner and outcome.gain_left is None for outcome in outcomes), "not all was looked at"
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
-from autotune.model.trial import Job, TrialState, Verdict, Winner
+from autotune.model.trial import Job, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search import significance
 from autotune.search.bench import Bench
 from autotune.search.finals import LEAST_VERIFICATIONS, MOST_VERIFICATIONS, SAMPLES, Finals, foreseen_seconds
@@ -240,6 +241,23 @@ def test_rivals_meet_until_they_are_told_apart_and_the_slow_drop_out(store: Stor
     assert rounds[BEST] == rounds[NEXT] > FEW
     assert rounds[SLOW] == FEW
     assert winner.gain_low < 1.6 < winner.gain_high
+
+
+def test_all_take_part_again_where_events_are_found_wrong_after_some_dropped_out(store: Store) -> None:
+    draw = np.random.default_rng(5)
+    close = {BEST: 1000.0, NEXT: 1030.0, SLOW: 1300.0, DEFAULT: 1600.0}
+
+    class Distrusting(FakeWorker):
+        def run(self, job: Job) -> Trial:
+            has_dropped_out = len(self.jobs) >= FEW * len(close) + 3
+            return super().run(replace(job, timer=Timer.HOST) if has_dropped_out else job)
+
+    worker = Distrusting(lambda job: close[job.configuration] * float(np.exp(0.03 * draw.standard_normal())))
+    arena = Arena(store, worker)
+    arena.learn(*close)
+    winner = arena.decide()
+    assert winner is not None and (winner.configuration, winner.verdict) == (BEST, Verdict.FASTER)
+    assert arena.timings[SLOW] == 2 * FEW and arena.timings[BEST] > 2 * FEW
 
 
 def test_long_kernels_are_verified_less_often_but_never_less_than_twenty_times(store: Store) -> None:

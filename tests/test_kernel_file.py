@@ -31,14 +31,16 @@ from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import ELEMENT_TYPES
-from autotune.model.trial import Job, Trial, TrialState
+from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.propose.acquisition import Observations
 from autotune.propose.explorer import Explorer
 from autotune.propose.prior import UsualWorkGroup
 from autotune.propose.proposer import ModelProposer
-from autotune.search import own_kernel
+from autotune.search import Budget, own_kernel, tune
 from autotune.search.own_kernel import use_file
 from autotune.space.search_space import SearchSpace
+from autotune.store import Store
+from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 
 SOURCE = """\
 #define PER_ITEM 1
@@ -738,6 +740,17 @@ def test_a_size_without_any_configuration_is_refused_before_anything_runs(
     options = ["--device", pocl.selector, "--trials", "2", "--quiet", "--db", str(folder / "tuned.sqlite")]
     assert main(["tune", str(folder / "scale.toml"), *options]) == 2
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_later_size_without_any_configuration_is_refused_before_the_first_is_measured(
+    folder: Path, store: Store
+) -> None:
+    family = family_of(folder, FILE.replace("PER_ITEM <= n", "100 * PER_ITEM <= n"))
+    requests = [Request(problem=family.problem_type.parse(shape)) for shape in ("1000", "10")]
+    worker = FakeWorker(lambda _: 1000.0)
+    with pytest.raises(ProblemError, match="scale: no valid configuration for 10 "):
+        tune(INVENTED_PROCESSOR, requests, store, Budget(trials=2), worker=worker)
+    assert worker.jobs == []
 
 
 def test_the_reason_is_told_where_every_configuration_fails(

@@ -7,7 +7,7 @@ import pytest
 
 from autotune.device.links.shell import PATIENCE_S
 from autotune.errors import DeviceAwayError, DeviceSelectionError, WorkerError
-from autotune.measure.patience import HOT_C, MOST_ALIKE, REST_S, PatientWorker
+from autotune.measure.patience import COOLER_C, HOT_C, MOST_USELESS, REST_S, PatientWorker
 from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
@@ -35,8 +35,18 @@ class Link:
         self.now += seconds
 
 
-def _worker(link: Link, told: list[str], should_stop: Callable[[], bool] = lambda: False) -> PatientWorker:
-    return PatientWorker(link, told.append, should_stop, command=IDLE, clock=lambda: link.now, sleep=link.sleep)
+def _worker(
+    link: Link, told: list[str], should_stop: Callable[[], bool] = lambda: False, *, is_sustained: bool = False
+) -> PatientWorker:
+    return PatientWorker(
+        link,
+        told.append,
+        should_stop,
+        command=IDLE,
+        is_sustained=is_sustained,
+        clock=lambda: link.now,
+        sleep=link.sleep,
+    )
 
 
 def test_device_that_is_there_is_not_waited_for() -> None:
@@ -78,7 +88,9 @@ def test_what_waiting_does_not_mend_is_raised_at_once() -> None:
     assert link.now == 0
 
 
-def _run_at(monkeypatch: pytest.MonkeyPatch, temperatures: list[float]) -> tuple[list[float], list[str]]:
+def _run_at(
+    monkeypatch: pytest.MonkeyPatch, temperatures: list[float | None], *, is_sustained: bool = False
+) -> tuple[list[float], list[str]]:
     """Run trials that end at these temperatures; return when each began, and what was told."""
     link, told, times = Link(0), list[str](), list[float]()
 
@@ -91,7 +103,7 @@ def _run_at(monkeypatch: pytest.MonkeyPatch, temperatures: list[float]) -> tuple
         return Trial(configuration=job.configuration, state=TrialState.COMPLETE, measurement=measured)
 
     monkeypatch.setattr(Worker, "run", run)
-    worker = _worker(link, told)
+    worker = _worker(link, told, is_sustained=is_sustained)
     job = Job(selector="", problem=Problem, configuration=Configuration.of("naive"))  # type: ignore[arg-type]
     for _ in temperatures:
         worker.run(job)
@@ -105,17 +117,30 @@ def test_hot_device_rests_before_its_next_trial(monkeypatch: pytest.MonkeyPatch)
     assert told == [f"adb:FAKE1 has {HOT_C + 5:.0f} degrees Celsius: resting for 30 s"]
 
 
-def test_device_whose_sensor_is_stuck_rests_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    stuck = HOT_C + 15
-    times, told = _run_at(monkeypatch, [stuck] * 7 + [stuck + 1, HOT_C])
-    assert times == [0, 30, 60, 90, 90, 90, 90, 90, 120]
-    resting = f"adb:FAKE1 has {stuck:.0f} degrees Celsius: resting for 30 s"
-    stopped = f"adb:FAKE1 has {stuck:.0f} degrees Celsius after each rest: no more rests until that changes"
+@pytest.mark.parametrize("hot", [[95.0, 95.0, 95.0, 95.0], [95.1, 95.3, 95.2, 95.1], [90.0, 93.0, 89.0, 93.0]])
+def test_device_that_rests_do_not_cool_rests_a_few_times(monkeypatch: pytest.MonkeyPatch, hot: list[float]) -> None:
+    times, told = _run_at(monkeypatch, [*hot, *hot, None, *hot])
+    assert times == [0, 30, 60, *[90] * 10]
     assert told == [
-        *[resting] * MOST_ALIKE,
-        stopped,
-        f"adb:FAKE1 has {stuck + 1:.0f} degrees Celsius: resting for 30 s",
+        *(f"adb:FAKE1 has {temperature_c:.0f} degrees Celsius: resting for 30 s" for temperature_c in hot[:-1]),
+        f"adb:FAKE1 has {hot[-1]:.0f} degrees Celsius after each rest: no more rests until it is cooler",
     ]
+
+
+@pytest.mark.parametrize("cooler", [95.0 - COOLER_C, HOT_C])
+def test_device_that_gets_cooler_rests_again_when_hot(monkeypatch: pytest.MonkeyPatch, cooler: float) -> None:
+    times, _ = _run_at(monkeypatch, [*[95.0] * (MOST_USELESS + 2), cooler, 95.0, 95.0])
+    rests = (times[-1] - times[MOST_USELESS + 1]) / REST_S
+    assert rests == (1 if cooler == HOT_C else 2)
+
+
+def test_device_that_rests_cool_a_little_each_time_rests_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, _ = _run_at(monkeypatch, [100.0 - number for number in range(12)])
+    assert times == [REST_S * number for number in range(12)]
+
+
+def test_device_whose_times_are_to_be_sustained_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _run_at(monkeypatch, [HOT_C + 5, HOT_C + 5], is_sustained=True) == ([0, 0], [])
 
 
 def test_job_that_could_not_begin_is_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:

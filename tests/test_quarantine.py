@@ -463,6 +463,13 @@ def test_what_inputs_take_is_what_they_took_the_latest_trial_that_had_its_own() 
     assert told == [3.0, 3.0, 2.0, 2.0]
 
 
+def test_a_trial_that_draws_its_inputs_has_a_few_times_what_the_latest_that_drew_took() -> None:
+    limits = TimeLimits()
+    for seed, run_s in ((1, 4.0), *[(1, 0.3)] * 31, (2, 5.0), *[(2, 0.3)] * 31):
+        limits.learn(took(seed), run_s)
+    assert limits.run_s(JOB, left_s=30.0) == 25.0
+
+
 def test_a_search_whose_every_configuration_was_lost_gets_a_few_trials_more(store: Store) -> None:
     search(store, FakeWorker(invented_time), trials=4)
     ran = {s.trial.configuration for s in store.trials(DEVICE.slug, "gemm")}

@@ -362,10 +362,11 @@ def test_what_a_sibling_knows_is_used_and_what_misleads_is_dropped() -> None:
 
 def test_a_source_of_other_parameters_is_left_out() -> None:
     space = small_space()
-    other = Configuration.of("elsewhere", x=1)
-    source = Source(name="other", configurations=(other,) * 5, log_times=(1.0,) * 5)
-    assert Explorer(space, 0, [source])._sources == []
-    assert len(asked_rows(ModelProposer(space, 0, [source]), 3)) == 3
+    in_words = Configuration.of("microtile", **{**dict(space[0].values), "unroll": "off"})
+    for other in (Configuration.of("elsewhere", x=1), in_words):
+        source = Source(name="other", configurations=(other,) * 5, log_times=(1.0,) * 5)
+        assert Explorer(space, 0, [source])._sources == []
+        assert len(asked_rows(ModelProposer(space, 0, [source]), 3)) == 3
 
 
 def test_every_search_is_an_optuna_study_of_rows() -> None:

@@ -15,6 +15,7 @@ from autotune.model.events import Listener, Outcome
 from autotune.model.trial import Job, Request, TrialState
 from autotune.search import Budget, SamplerChoice, one_problem, tune
 from autotune.search.budget import EVERY_TRIALS, GainLeft
+from autotune.search.task import Task
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
 from factories import Recorder
@@ -188,6 +189,20 @@ def test_what_was_decided_and_not_searched_since_keeps_its_winner_without_finals
     assert again.jobs == []
     assert [o.winner for o in second] == [o.winner for o in first]
     assert all(o.winner and o.winner.is_final for o in second)
+
+
+def test_what_an_earlier_run_measured_and_did_not_decide_gets_finals_without_new_trials(
+    store: Store, clock: Clock
+) -> None:
+    options: dict[str, Any] = {"algorithms": ["naive"], "sampler": SamplerChoice(name="exhaustive")}
+    request, _ = requests_of(1, 1)
+    everything = len(Task(DEVICE, request.problem).space(["naive"])) + 1  # the default is of another algorithm
+    worker = worker_of(clock, lambda _: 0.1)
+    stopped: dict[str, Any] = {"worker": worker, "should_stop": lambda: len(searched(worker)) >= everything}
+    tune(DEVICE, [request], store, Budget(trials=1000), clock=clock, **options, **stopped)
+    first, second = share(store, clock, worker_of(clock, lambda _: 0.1), 1000, calls=(1, 1), **options)
+    assert first.new_trials == 0 and second.new_trials == everything
+    assert all(outcome.winner and outcome.winner.is_final for outcome in (first, second))
 
 
 def test_one_problem_that_never_runs_does_not_take_the_time_of_the_others(store: Store, clock: Clock) -> None:

@@ -140,6 +140,26 @@ def test_a_child_may_take_long_to_load_and_longer_to_open_a_device_the_longer_th
         loading.ask(0.0, {"run": 5.0})
 
 
+def test_a_child_whose_first_job_was_only_prepared_keeps_the_inputs_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(child, "MAX_GROWTH_BYTES", 2**25)
+    code = (
+        "from autotune import child\n"
+        "kept = []\n"
+        "def answer(mebibytes, entering):\n"
+        "    entering('run'); kept.append(bytearray(b'1') * 2**20 * mebibytes); return mebibytes or None\n"
+        "child.serve(answer)\n"
+    )
+    with Child((sys.executable, "-c", code)) as worker:
+        pids = []
+        for mebibytes in (0, 64, 0, 1, 64, 0):
+            worker.ask(mebibytes, {"run": 60.0})
+            pids.append(worker.pid)
+    assert len(set(pids[:5])) == 1, "its inputs are no leak"
+    assert pids[5] != pids[4]
+
+
 def test_what_is_prepared_is_built_and_not_launched(pocl: Device) -> None:
     with Worker(EVIL) as worker:
         worker.prepare(job(pocl, NEVER_ENDING, 20.0))

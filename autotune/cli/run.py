@@ -128,7 +128,7 @@ def tune_requests(options: argparse.Namespace, own: list[Request], others: list[
     from autotune.measure.patience import worker_for
 
     with Interrupts("the running trial") as interrupts:
-        worker = worker_for(device.selector, tell, lambda: interrupts.are_requested)
+        worker = worker_for(device.selector, tell, lambda: interrupts.are_requested, is_sustained=options.sustained)
         try:
             with DeviceLock(device, lambda: interrupts.are_requested), worker:
                 worker.start()  # the other modules load meanwhile

@@ -23,8 +23,10 @@ HOT_C = 85.0
 """Above this temperature the device rests."""
 REST_S = 30.0
 """A rest of a hot device; the next trial shows whether it has helped."""
-MOST_ALIKE = 3
-"""Rests in a row that may each be followed by exactly the same temperature; after them the sensor counts as stuck."""
+COOLER_C = 2.0
+"""A rest has helped if the next trial leaves the device cooler by this than it was before."""
+MOST_USELESS = 3
+"""Rests in a row that need not help; after them there are no more, since the sensor is stuck or trials heat so much."""
 
 T = TypeVar("T")
 
@@ -59,17 +61,25 @@ class PatientWorker(Worker):
         *,
         command: Sequence[str] = WORKER,
         selector: str = "",
+        is_sustained: bool = False,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`tell` receives a line whenever a wait begins, lasts or ends; `should_stop` ends it."""
+        """`tell` receives a line whenever a wait begins, lasts or ends; `should_stop` ends it.
+
+        If times are to be those of a hot device (`is_sustained`), it is never rested.
+        """
         super().__init__(command, selector=selector, wait=self._await_link)
         self._link = link
         self._tell = tell
         self._should_stop = should_stop
         self._clock, self._sleep = clock, sleep
-        self._temperature_c = self._rested_at_c = -math.inf
-        self._rests_alike = 0
+        self._is_sustained = is_sustained
+        self._temperature_c: float | None = None
+        """After the last trial, if that reported it."""
+        self._coolest_c = math.inf
+        """Temperature of the hot device before its first rest, or after the latest that helped."""
+        self._useless_rests = 0
         self._waits_since: float | None = None
         self._waited_s = 0.0
 
@@ -100,7 +110,7 @@ class PatientWorker(Worker):
                     raise WorkerError(error.message, hint=error.hint) from error
                 self._pause(LOOK_S)
                 continue
-            if trial.measurement and trial.measurement.temperature_c is not None:
+            if trial.measurement:
                 self._temperature_c = trial.measurement.temperature_c
             return trial
         raise AssertionError
@@ -144,16 +154,21 @@ class PatientWorker(Worker):
                 return
 
     def _cool(self) -> None:
-        """Rest when the last trial left the device hot, unless its sensor is stuck."""
-        temperature_c, self._temperature_c = self._temperature_c, -math.inf
-        if temperature_c <= HOT_C:
+        """Rest when the last trial left the device hot, unless the last few rests did not help."""
+        temperature_c, self._temperature_c = self._temperature_c, None
+        if temperature_c is None or self._is_sustained:
             return
-        self._rests_alike = self._rests_alike + 1 if temperature_c == self._rested_at_c else 0
-        self._rested_at_c = temperature_c
+        if temperature_c <= HOT_C:
+            self._coolest_c = math.inf
+            return
+        if temperature_c <= self._coolest_c - COOLER_C:
+            self._coolest_c, self._useless_rests = temperature_c, 0
+        else:
+            self._useless_rests += 1
         has = f"{self._link.name} has {temperature_c:.0f} degrees Celsius"
-        if self._rests_alike >= MOST_ALIKE:
-            if self._rests_alike == MOST_ALIKE:
-                self._tell(f"{has} after each rest: no more rests until that changes")
+        if self._useless_rests >= MOST_USELESS:
+            if self._useless_rests == MOST_USELESS:
+                self._tell(f"{has} after each rest: no more rests until it is cooler")
             return
         self._tell(f"{has}: resting for {REST_S:.0f} s")
         self._waits_since = self._clock()
@@ -179,10 +194,12 @@ def worker_for(
     should_stop: Callable[[], bool] = lambda: False,
     *,
     opens_early: bool = True,
+    is_sustained: bool = False,
 ) -> Worker:
     """Return a worker for a device, patient if that is behind a link. Raises DeviceSelectionError for a bad link.
 
-    Its child opens the device when it starts, or, unless it `opens_early`, at the first job.
+    Its child opens the device when it starts, or, unless it `opens_early`, at the first job. If `is_sustained`, the
+    device gets no rests.
     """
     opened = selector if opens_early else ""
     from autotune.device.links import find_link, split
@@ -190,4 +207,4 @@ def worker_for(
     parts = split(selector)
     if parts is None:
         return Worker(selector=opened)
-    return PatientWorker(find_link(parts[0]), tell, should_stop, selector=opened)
+    return PatientWorker(find_link(parts[0]), tell, should_stop, selector=opened, is_sustained=is_sustained)

@@ -82,9 +82,14 @@ class Features:
         return self._scaled(out).astype(np.float32)
 
     def can_describe(self, configuration: Configuration) -> bool:
-        """Return whether it has an algorithm of this space and exactly that algorithm's parameters."""
-        parameters = self._space.parameters.get(configuration.algorithm)
-        return parameters is not None and {p.name for p in parameters} == {name for name, _ in configuration.values}
+        """Return whether it has an algorithm of this space and exactly that algorithm's parameters.
+
+        Where these are numbers, so must its values be: a kernel file may have named them by words before.
+        """
+        parameters, values = self._space.parameters.get(configuration.algorithm), dict(configuration.values)
+        if parameters is None or {p.name for p in parameters} != values.keys():
+            return False
+        return all(isinstance(values[p.name], int) for p in parameters if p.is_numeric)
 
     def _name_columns(self, algorithm: str, parameters: Sequence[Parameter]) -> None:
         def add(name: str, group: int) -> None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from autotune.errors import UsageError
+from autotune.kernels import find_family
 from autotune.measure.worker import Measures, Worker
 from autotune.model.device import Device
 from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ProblemStarted, ShareStarted
@@ -94,8 +95,10 @@ def tune(
         )
     for request in requests:
         request.problem.check_device(device.limits)
-    for request in requests[1:] if algorithms else ():  # the first is checked below, before it is measured
-        Task(device, request.problem).space(algorithms)
+    for request in requests[1:]:  # the first is checked below, before it is measured
+        family = find_family(request.problem.family)
+        if algorithms or family.violations(request.problem, family.baseline, device.limits):
+            Task(device, request.problem).space(algorithms)
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
     clock, shared_s = clock or Clock(), budget.seconds if len(requests) > 1 else None
@@ -167,11 +170,15 @@ class Sharing:
         """Searches with a model in memory, the most recent last."""
         self._told: dict[ProblemSearch, int] = {}
         """Number of trials of the other problems when a search made its model."""
+        self._decided: set[ProblemSearch] = set()
+        """Searches whose winner was decided earlier: without new trials they need no finals."""
 
     def run(self, searches: Iterator[ProblemSearch], count: int) -> list[Outcome]:
         """Run `count` searches, each created when it first runs, and return their outcomes in order."""
         for number, search in enumerate(searches):
             self._searches.append(search)
+            if search.knowledge.decided:
+                self._decided.add(search)
             self._give_least(search, count - number)
             if self._should_stop():
                 break
@@ -263,7 +270,7 @@ class Sharing:
         return min(least + longest, FINALS_SHARE * self._seconds)
 
     def _finals_seconds(self, search: ProblemSearch, rounds: int) -> float:
-        return search.finals_seconds(rounds) if search.new_trials else 0.0
+        return search.finals_seconds(rounds) if search.new_trials or search not in self._decided else 0.0
 
     def _share(self, search: ProblemSearch) -> ShareStarted:
         run = [other for other in self._searches if math.isfinite(other.best_ns)]

@@ -186,7 +186,11 @@ class Finals:
             if self._played:
                 taking_part = significance.still_in_question(self._times, self._knowledge.default)
             while taking_part and self._played < look:
+                timer = self._knowledge.timer
                 if not self._play_round(taking_part):
+                    return
+                if self._knowledge.timer is not timer:  # all take part again, those that had dropped out as well
+                    self._play()
                     return
                 taking_part = [c for c in taking_part if c in self._times]
             if not taking_part:

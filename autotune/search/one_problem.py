@@ -80,6 +80,8 @@ class ProblemSearch:
         self._clock = tuning.clock
         self._ahead: Ahead | None = None
         """Proposals and builds, kept from one slice to the next."""
+        self._is_enough: Callable[[], bool] = lambda: False
+        """Whether the search has to end for now."""
         self._is_begun = self._is_exhausted = False
         self._gain = GainLeft()
         self._programs: dict[bytes, Trial] = {}
@@ -132,6 +134,7 @@ class ProblemSearch:
         Proposals and builds that are not measured yet are kept for the next call.
         """
         started = self._clock()
+        self._is_enough = is_enough
         try:
             self._search(is_enough)
             self._bench.release()  # while other problems are measured, what is built here is not in flight
@@ -197,7 +200,7 @@ class ProblemSearch:
         self._estimate(ahead)
         while self._bench.has_launched or not (self.is_over or is_enough()):
             if not self._advance(ahead, is_enough):
-                self._is_exhausted = True
+                self._is_exhausted = ahead.proposals.is_exhausted
                 break
             self._estimate(ahead)
             if self._bench.next_job:
@@ -263,7 +266,12 @@ class ProblemSearch:
         self._programs.clear()
         self._timer = self.knowledge.timer
         proposals = Proposals(
-            self.knowledge, self._space, self._tuning.seed, self._tuning.sampler, self._tuning.foreign
+            self.knowledge,
+            self._space,
+            self._tuning.seed,
+            self._tuning.sampler,
+            self._tuning.foreign,
+            is_over=lambda: self.is_over or self._is_enough(),
         )
         self._ahead = ahead = Ahead(proposals, self._bench, self._tuning.builds, lambda: self.is_over)
         opening = Opening(self._space, self._bench, proposals, self._measure, is_over=lambda: self.is_over)

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from autotune import tracing
 from autotune.measure.worker import GRAVE_STATES
@@ -39,8 +39,16 @@ class Proposals:
         seed: int,
         choice: SamplerChoice | None = None,
         foreign: Sequence[Source] = (),
+        *,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`choice` defaults to the project's own sampler; `foreign` is what other tuners measured, fastest first."""
+        """`choice` defaults to the project's own sampler; `foreign` is what other tuners measured, fastest first.
+
+        `is_over` is called after each configuration that is not worth a trial, of which there may be thousands.
+        """
+        self._is_over = is_over
+        self.is_exhausted = False
+        """Whether all are known."""
         self._knowledge = knowledge
         self._space = space
         device, store = knowledge.device, knowledge.store
@@ -61,13 +69,16 @@ class Proposals:
 
     @tracing.span("propose")
     def next(self) -> Configuration | None:
-        """Return a configuration to measure and then to pass to `tell`; None when all are known.
+        """Return a configuration to measure and then to pass to `tell`; None when all are known, or when it is over.
 
         Raises UsageError when a sampler fails.
         """
         for number in itertools.count():
+            if number and self._is_over():
+                return None
             row = self._proposer.ask()
             if row is None:
+                self.is_exhausted = True
                 return None
             configuration = self._space[row]
             is_avoided = self._avoids_suspects and number < self.MOST_SUSPECTED

@@ -1,10 +1,11 @@
 """Time limits for building and running a trial, from what earlier trials of the search took.
 
-A trial may take a few times the usual build time, and a few times the usual run time or that of the best configuration,
-whichever is longer. Before these are known, and beyond them, it may take a share of the budget's remaining time, so
-that no single hang ends a search; the share is larger on a device whose checkup took long, such as an emulated
-processor. The usual time is a high quantile of recent trials, not their median: other programs on the machine, and
-drivers that finish compiling at the first launch as PoCL does, make some sound trials many times slower than most.
+A trial may take a few times the usual build time, and a few times the usual run time, that of the best configuration,
+or that of the latest trial that drew its inputs, whichever is longest. Before these are known, and beyond them, it may
+take a share of the budget's remaining time, so that no single hang ends a search; the share is larger on a device whose
+checkup took long, such as an emulated processor. The usual time is a high quantile of recent trials, not their median:
+other programs on the machine, and drivers that finish compiling at the first launch as PoCL does, make some sound
+trials many times slower than most.
 """
 
 import math
@@ -53,6 +54,9 @@ class TimeLimits:
         self._seed: int | None = None
         self.fresh_inputs_s = 0.0
         """Time the host took to draw the inputs of the latest trial that had its own, and to judge its results."""
+        self._fresh_run_s = 0.0
+        """Run time of that trial. So few trials draw inputs that the usual run time does not show it, and any trial has
+        to draw them again in a new process."""
         self._best_ns = float("inf")
         self._best_run_s = 0.0
 
@@ -70,6 +74,7 @@ class TimeLimits:
         if trial.seed != self._seed:
             self._seed = trial.seed
             self.fresh_inputs_s = trial.measurement.inputs_ns / 1e9
+            self._fresh_run_s = run_s
         if trial.time_ns < self._best_ns:
             self._best_ns = trial.time_ns
             self._best_run_s = run_s
@@ -87,7 +92,7 @@ class TimeLimits:
         """
         if job.verifications or job.is_cut_off:
             return job.run_limit_s
-        usual_s = max(self._best_run_s, _usual(self._run_s)) if self._is_enough else 0.0
+        usual_s = max(self._best_run_s, self._fresh_run_s, _usual(self._run_s)) if self._is_enough else 0.0
         longest_s = max(self._run_s, default=0.0)
         return self._limit_s(job.run_limit_s, longest_s, usual_s, LEAST_RUN_S, RUN_SHARE, left_s)
 
