@@ -659,7 +659,7 @@ def test_the_next_process_loads_what_this_one_compiled(pocl: Device, tmp_path: P
 
 
 def test_the_host_does_what_it_was_measured_to_do_faster(make: Callable[..., Gemm]) -> None:
-    small = CrossoverPoint(problem=GemmProblem(m=8, n=8, k=8), host_ns=1e3, device_ns=5e4)
+    small = CrossoverPoint(problem=GemmProblem(m=16, n=16, k=16), host_ns=1e3, device_ns=5e4)
     large = CrossoverPoint(problem=GemmProblem(m=512, n=512, k=512), host_ns=5e6, device_ns=1e6)
     gemm = make(host_blas=Crossover(points=(small, large)))
     a, b, out = matrix(9, 20), matrix(20, 13), matrix(9, 13)
@@ -673,6 +673,17 @@ def test_the_host_does_what_it_was_measured_to_do_faster(make: Callable[..., Gem
     gemm(cla.to_device(gemm.queue, a), cla.to_device(gemm.queue, b))
     gemm(matrix(300, 20), matrix(20, 300))
     assert gemm.stats.host_products == 2
+
+
+def test_the_host_gets_no_more_operations_than_it_was_faster_at() -> None:
+    points = (
+        CrossoverPoint(problem=GemmProblem(m=64, n=64, k=64), host_ns=1e4, device_ns=6e4),
+        CrossoverPoint(problem=GemmProblem(m=96, n=96, k=96, mode="int8"), host_ns=1e4, device_ns=6e4),
+    )
+    crossover = Crossover(points=points)
+    asked = {size: crossover.prefers_host(GemmProblem(m=size, n=size, k=size)) for size in (1, 64, 65, 96, 4096)}
+    assert asked == {1: True, 64: True, 65: False, 96: False, 4096: False}
+    assert crossover.prefers_host(GemmProblem(m=32, n=128, k=64))
 
 
 def test_crossovers_are_read_and_written(tmp_path: Path) -> None:
