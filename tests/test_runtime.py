@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from autotune.lookup import Match, Tuned, TuningTable
 from autotune.lookup.database import Timed, read_trials
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
+from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import TrialState
 from autotune.runtime import (
@@ -230,6 +233,27 @@ def test_a_bound_call_repeats(gemm: Gemm) -> None:
     gemm(on_a, on_b, cla.empty_like(out), alpha=5)  # other scalars in between
     call()
     assert np.array_equal(out.get(), 4 * product(a, b))
+
+
+class Memory:
+    """Memory of a caller's."""
+
+
+def test_few_buffers_are_kept_alive_with_the_images_over_them() -> None:
+    """Repeated calls make no image again; what the caller has freed is freed after some calls on other buffers."""
+    shown: list[int] = []
+    nothing = dict.fromkeys(("kernels", "bind", "start"), lambda *_, **__: None)
+    port: Any = SimpleNamespace(**nothing, allocate=lambda _, memory: shown.append(id(memory["b"])))
+    b = Buffer(name="b", role=Role.INPUT, dtype="float32", elements=64)
+    image = replace(b, name="image", role=Role.VIEW, view_of="b", image_width=4, image_height=4)
+    call = BoundCall(port, None, Plan(buffers=(b, image), launches=()), ["b"], {})
+    memories = [Memory() for _ in range(20)]
+    for number in (*range(20), *range(16, 20), *range(16, 20), 16, 0, 16):
+        call.enqueue([memories[number]])
+    assert shown == [id(memories[number]) for number in (*range(20), 0)]
+    known = [weakref.ref(memory) for memory in memories]
+    memories.clear()
+    assert [number for number, memory in enumerate(known) if memory()] == [0, 16, 18, 19]
 
 
 # Shared memory
