@@ -45,9 +45,10 @@ class Shelf:
     def comparable(self, problem: Problem) -> list[Entry]:
         """Return the entries of comparable problems, in the order that decides between equally near ones."""
         if self._kinds is None:
-            self._kinds = {}
+            kinds: dict[object, list[Entry]] = {}
             for entry in sorted(self.read_all().values(), key=lambda entry: table_order(entry.problem)):
-                self._kinds.setdefault(entry.problem.kind, []).append(entry)
+                kinds.setdefault(entry.problem.kind, []).append(entry)
+            self._kinds = kinds  # last, since another thread may be looking
         return self._kinds.get(problem.kind, [])
 
     def sample(self) -> list[Entry]:
