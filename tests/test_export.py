@@ -20,12 +20,14 @@ import pytest
 from autotune.cli import main
 from autotune.errors import DeviceSelectionError, ProblemError, TableError, UsageError
 from autotune.export import export_table, text_tables
+from autotune.export.c_family import FamilyInC
 from autotune.export.c_header import write_c
 from autotune.export.contents import DeviceTable, shipped_tables, stored_families
 from autotune.export.formats import FORMATS, Format
 from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
+from autotune.kernels.render import render_c
 from autotune.kernels.rows.problem import OPERATIONS as ROWS
 from autotune.lookup import Match, TuningTable, table_order
 from autotune.lookup.contents import Shipped
@@ -352,6 +354,27 @@ def test_rules_for_c_are_those_of_python() -> None:
             assert changed.is_comparable(plain) == (word == getattr(plain, name))
         with pytest.raises(ProblemError):
             replace(plain, **{name: "of tomorrow"})  # type: ignore[arg-type]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "fills"),
+    [
+        ("gemm", "lda, ldb, ldc, stride_a, stride_b, stride_c"), ("qgemm", ""), ("reduce", "pitch"),
+        ("rows", "heads, pitch, out_pitch"),
+    ],
+)  # fmt: skip
+def test_c_says_which_fields_may_be_0(tmp_path: Path, name: str, fills: str) -> None:
+    c = FamilyInC(find_family(name))
+    usual = c.plain.resized([64] * len(c.sizes)).to_dict()
+    names = [field for field, value in usual.items() if isinstance(value, int) and not field.startswith("trans_")]
+    header = write_c([DeviceTable(device=BARE, winners=())], name)
+    answers = ask_c(header, BARE.slug, name, [{**usual, field: 0} for field in names], tmp_path)
+    valid = [field for field, answer in zip(names, answers, strict=True) if answer["match"]]
+    assert sorted(valid) == sorted(c.filled_in) == sorted(fills.split(", ") if fills else [])
+    declared = render_c("autotune_families.h", families=[c], buffers=1, launches=1, arguments=1)
+    said = f"Of the problem, {fills} may be 0, and are filled in then" if fills else "All fields of the problem have"
+    assert said in declared and (f"any problem; {fills} may be 0" in header) == bool(fills)
 
 
 @needs_compiler
