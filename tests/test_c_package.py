@@ -119,6 +119,16 @@ int spoil_counters(struct autotune_library *library, cl_command_queue queue) {
     }
     return count;
 }
+
+/* The program that is left of options that are too long, and how it failed. */
+cl_program left_of_long_options(struct autotune_library *library, cl_int *error) {
+    cl_program program = NULL;
+    char options[600];
+    memset(options, ' ', sizeof options);
+    options[sizeof options - 1] = 0;
+    *error = compile(library, 0, options, &program);
+    return program;
+}
 """
 SEEN_FAMILY = """
 int seen_%(f)s(struct autotune_library *library, const struct autotune_%(f)s_problem *problem,
@@ -727,6 +737,12 @@ def test_row_operations_are_right(on_pocl: Library, session: Session, text: str)
     for name, result in results.items():
         session.read(memory[name], result)
     assert case.error_ratio(results) <= 1.0
+
+
+def test_options_that_are_too_long_leave_no_program(on_pocl: Library) -> None:
+    on_pocl.c.left_of_long_options.restype, error = ctypes.c_void_p, ctypes.c_int()
+    assert on_pocl.c.left_of_long_options(on_pocl.handle, ctypes.byref(error)) is None
+    assert error.value == -43  # CL_INVALID_BUILD_OPTIONS
 
 
 def test_counters_are_zero_again_after_a_call_that_failed(pocl: Device, on_pocl: Library, session: Session) -> None:

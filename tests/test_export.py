@@ -17,16 +17,20 @@ from typing import Any
 
 import pytest
 
+from autotune.cli import main
 from autotune.errors import DeviceSelectionError, ProblemError, TableError, UsageError
 from autotune.export import export_table, text_tables
+from autotune.export.c_family import FamilyInC
 from autotune.export.c_header import write_c
-from autotune.export.contents import DeviceTable
-from autotune.export.formats import FORMATS
+from autotune.export.contents import DeviceTable, shipped_tables, stored_families
+from autotune.export.formats import FORMATS, Format
 from autotune.kernels import family_names, find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
+from autotune.kernels.render import render_c
 from autotune.kernels.rows.problem import OPERATIONS as ROWS
 from autotune.lookup import Match, TuningTable, table_order
+from autotune.lookup.contents import Shipped
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.predictor import Cost, Costs, Predictor
 from autotune.model.configuration import Configuration, Value
@@ -37,7 +41,7 @@ from autotune.paths import data_folder
 from autotune.predict import keep_predictors
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from factories import LARGE_GPU, evaluation, provenance, random_configuration, winner
+from factories import LARGE_GPU, evaluation, naive, product, provenance, random_configuration, winner
 from untraced import untraced
 
 ADRENO = Device(
@@ -69,6 +73,7 @@ UNTUNED = (
         limits=DeviceLimits(compute_units=60, ordering_standard=200),
     ),
 )  # fmt: skip
+H200 = data_folder("db") / "tables" / "nvidia-h200.json"
 Fields = dict[str, Value]
 """Of a problem, or of an answer."""
 PROVENANCE = provenance(driver="=1+1")
@@ -352,6 +357,27 @@ def test_rules_for_c_are_those_of_python() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    ("name", "fills"),
+    [
+        ("gemm", "lda, ldb, ldc, stride_a, stride_b, stride_c"), ("qgemm", ""), ("reduce", "pitch"),
+        ("rows", "heads, pitch, out_pitch"),
+    ],
+)  # fmt: skip
+def test_c_says_which_fields_may_be_0(tmp_path: Path, name: str, fills: str) -> None:
+    c = FamilyInC(find_family(name))
+    usual = c.plain.resized([64] * len(c.sizes)).to_dict()
+    names = [field for field, value in usual.items() if isinstance(value, int) and not field.startswith("trans_")]
+    header = write_c([DeviceTable(device=BARE, winners=())], name)
+    answers = ask_c(header, BARE.slug, name, [{**usual, field: 0} for field in names], tmp_path)
+    valid = [field for field, answer in zip(names, answers, strict=True) if answer["match"]]
+    assert sorted(valid) == sorted(c.filled_in) == sorted(fills.split(", ") if fills else [])
+    declared = render_c("autotune_families.h", families=[c], buffers=1, launches=1, arguments=1)
+    said = f"Of the problem, {fills} may be 0, and are filled in then" if fills else "All fields of the problem have"
+    assert said in declared and (f"any problem; {fills} may be 0" in header) == bool(fills)
+
+
+@needs_compiler
 @pytest.mark.parametrize("device", [ADRENO, CPU, BARE], ids=lambda device: device.slug)
 @untraced()
 def test_c_gives_the_answers_of_python(store: Store, tmp_path: Path, device: Device) -> None:
@@ -446,7 +472,7 @@ def test_c_predicts_from_a_table_that_ships_as_python_does(tmp_path: Path) -> No
     Where the default is favoured in what ships, the costs are asked all the same.
     """
     numbers, place = random.Random(8), tmp_path / "table.json"
-    shipped = json.loads((data_folder("db") / "tables" / "nvidia-h200.json").read_text(encoding="ascii"))
+    shipped = json.loads(H200.read_text(encoding="ascii"))
     for made in shipped["devices"][0]["predictors"]:
         made["favours"] = "predicted"
     place.write_text(json.dumps(shipped))
@@ -463,6 +489,43 @@ def test_c_predicts_from_a_table_that_ships_as_python_does(tmp_path: Path) -> No
             problems.append(GemmProblem(m=m, n=n, k=k, batch=numbers.choice((1, 1, 1, batch))).to_dict())
     answers = ask_both(header, TuningTable.open(place), device.slug, "gemm", problems, tmp_path)
     assert sum(answer["match"] == 2 for answer in answers) > 1000
+
+
+@pytest.fixture
+def over_shipped(tmp_path: Path) -> Path:
+    """A database with two winners of a device whose table ships, one of them at a size that the table has as well."""
+    contents = read_contents(H200)
+    device, known = contents.devices[0], next(w for w in contents.winners if w.problem.family == "gemm")
+    with Store.open(tmp_path / "own.sqlite") as own:
+        own.add_device(device)
+        for problem in (known.problem, product(33, 65, 129)):
+            own.record_winner(make_winner(device, problem, naive(1, 32), time_ns=2 * known.time_ns))
+    return tmp_path / "own.sqlite"
+
+
+@needs_compiler
+def test_c_gives_the_answers_of_python_over_a_table_that_ships(over_shipped: Path, tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    shutil.copy(H200, tmp_path / "tables")
+    table = TuningTable.open(over_shipped).over(Shipped(tmp_path / "tables"))
+    numbers, winners = random.Random(9), [w for w in read_contents(H200).winners if w.problem.family == "gemm"]
+    problems = [w.problem.to_dict() for w in winners] + [product(33, 65, 129).to_dict()]
+    problems += [random_problem(numbers).to_dict() for _ in range(100)]
+    export = ["export", "--db", str(over_shipped), "--device", "nvidia-h200", "--family", "gemm", "--format", "c"]
+    assert main([*export, "--output", str(tmp_path / "h200.h")]) == 0
+    answers = ask_both((tmp_path / "h200.h").read_text(), table, "nvidia-h200", "gemm", problems, tmp_path)
+    assert [answer["match"] for answer in answers[: len(winners) + 1]] == [1] * (len(winners) + 1)
+    assert sum(answer.get("algorithm") == "naive" for answer in answers[: len(winners) + 1]) >= 2
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS.values() if form.writer], ids=lambda form: form.name)
+def test_only_tables_for_lookups_hold_what_ships(over_shipped: Path, tmp_path: Path, form: Format) -> None:
+    with Store.open(over_shipped) as own:
+        text = str(export_table(own, "nvidia-h200", "gemm", form.name, shipped_tables(own, None)))
+        alone = export_table(own, "nvidia-h200", "gemm", form.name)
+        assert shipped_tables(own, "adreno-730") == {}
+        assert stored_families(own, None, shipped_tables(own, None)) == ["gemm", "reduce"]
+    assert form.has_shipped == (form.name in {"c", "files", "toml", "defines"}) == (text != alone)
 
 
 def default_answers(device: Device, family: str, problems: list[Fields], folder: Path) -> list[Fields]:

@@ -27,6 +27,8 @@ from autotune.kernel_file.family import FileFamily
 from autotune.kernel_file.reading import read_kernel_file
 from autotune.kernels import FILES, families_of_files, find_family
 from autotune.kernels.render import names_read, render
+from autotune.lookup import TuningTable
+from autotune.lookup.contents import entries_of
 from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
@@ -38,6 +40,8 @@ from autotune.propose.prior import UsualWorkGroup
 from autotune.propose.proposer import ModelProposer
 from autotune.search import Budget, own_kernel, tune
 from autotune.search.own_kernel import use_file
+from autotune.space.expression import Expression
+from autotune.space.family import Constraint
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -876,6 +880,55 @@ def test_exports_give_the_choice_to_a_c_program(folder: Path, pocl: Device, caps
     )
     found = subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout.splitlines()
     assert found == [*(line.partition(" scale ")[2] for line in lines), "-DGROUP=32 -DPER_ITEM=1"]
+
+
+def test_the_choice_of_a_c_program_meets_the_constraints(folder: Path) -> None:
+    """As the lookup does where it knows winners of similar sizes; a limit of the device is known at the export."""
+    from factories import device, winner  # here, since a function of this module is run by itself
+
+    constraints = """
+constraints.whole = "n % PER_ITEM == 0 and 4096 % n >= 0"
+constraints.small = "GROUP * PER_ITEM <= max_work_group_size and min(n, 4096) >= GROUP"
+"""
+    family = family_of(folder, re.sub(r"(?m)^constraints.*", constraints, FILE))
+    limits = DeviceLimits(max_work_group_size=128)
+    tuned = [("1024", 4, 32), ("1029", 1, 64), ("1034", 2, 64), ("1030", 4, 64)]
+    winners = tuple(
+        winner(device(), family.problem_type.parse(size), Configuration.of("scale", PER_ITEM=each, GROUP=group))
+        for size, each, group in tuned
+    )
+    header = write_choices([DeviceTable(device=device(limits=limits), winners=winners)], "scale")
+    (folder / "scale.h").write_text(header)
+    assert "-DGROUP=64 -DPER_ITEM=4" not in header, "it is not valid at its own size"
+    table = TuningTable([device(limits=limits)], entries_of([device()], winners))
+    sizes = [1, 31, *range(1000, 1050)]
+    shown = "".join(f'    puts(scale_choose("{device().slug}", {size})->options);\n' for size in [*sizes, 0])
+    program = f'#include <stdio.h>\n#include "scale.h"\nint main(void) {{\n{shown}    return 0; }}\n'
+    (folder / "main.c").write_text(program)
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    subprocess.run(
+        [compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", "-o", folder / "main", folder / "main.c"], check=True
+    )
+    found = subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout.splitlines()
+    chosen = [table.find(device().slug, family.problem_type.parse(str(size))).configuration for size in sizes]
+    assert len(set(chosen)) == 4, "three winners and the default"
+    assert found == [f"-DGROUP={one['GROUP']} -DPER_ITEM={one['PER_ITEM']}" for one in [*chosen, chosen[0]]]
+
+
+def test_constraints_that_a_c_program_cannot_check_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from factories import device, winner  # here, since a function of this module is run by itself
+
+    family = family_of(folder)
+    [known] = family.algorithms
+    beyond = Constraint(name="beyond", condition=Expression("PER_ITEM * halves < 1000"), because="there is too little")
+    monkeypatch.setattr(family, "algorithms", (replace(known, constraints=(*known.constraints, beyond)),))
+    monkeypatch.setattr(family.problem_type, "constraint_values", lambda one: {**one.to_dict(), "halves": one.n // 2})
+    tuned = winner(device(), family.problem_type.parse("100"), Configuration.of("scale", PER_ITEM=4, GROUP=32))
+    header = write_choices([DeviceTable(device=device(), winners=(tuned,))], "scale")
+    assert "are not checked: beyond. */" in header and "halves" not in header
+    assert '"-DGROUP=32 -DPER_ITEM=4"' in header
 
 
 def doubled(x: object) -> object:

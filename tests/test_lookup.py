@@ -23,6 +23,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup import database as sqlite_reader
 from autotune.lookup.answer import plain_tuned
+from autotune.lookup.contents import Shelf
 from autotune.lookup.database import read_trials
 from autotune.lookup.json_table import read_contents
 from autotune.lookup.predictor import Cost, Costs, Predictor
@@ -32,7 +33,7 @@ from autotune.model.trial import Winner
 from autotune.paths import data_folder
 from autotune.predict import keep_predictors
 from autotune.store import Store
-from factories import device, evaluation, naive, product, provenance
+from factories import device, evaluation, in_threads, naive, product, provenance
 
 GPU = device(
     name="QUALCOMM Adreno(TM) 730",
@@ -238,6 +239,21 @@ def test_answers_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for m in range(1, 50):
         assert measured.find(GPU.slug, m=m, n=64, k=64).problem == product(m, 64, 64)
     assert len(measured._answers) <= 10
+
+
+def test_a_thread_that_looks_while_another_reads_finds_the_same() -> None:
+    problem, seen = GemmProblem(m=64, n=64, k=64), list[list[Entry]]()
+    entry = Entry(problem=problem, configuration=FAMILY.baseline, time_ns=1.0)
+
+    def read(_: object) -> Entry:
+        if not seen:
+            seen.append([])
+            in_threads(lambda: seen.append(shelf.comparable(problem)))
+        return entry
+
+    shelf = Shelf({problem.key: (problem.key, "", 1.0, "", "")}, read)
+    assert shelf.comparable(problem) == [entry]
+    assert seen == [[], [entry]]
 
 
 def test_a_device_lives_as_long_as_its_answer_whatever_other_threads_ask(monkeypatch: pytest.MonkeyPatch) -> None:

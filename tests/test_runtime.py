@@ -7,10 +7,12 @@ import subprocess
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from autotune.lookup import Match, Tuned, TuningTable
 from autotune.lookup.database import Timed, read_trials
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
+from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import TrialState
 from autotune.runtime import (
@@ -230,6 +233,27 @@ def test_a_bound_call_repeats(gemm: Gemm) -> None:
     gemm(on_a, on_b, cla.empty_like(out), alpha=5)  # other scalars in between
     call()
     assert np.array_equal(out.get(), 4 * product(a, b))
+
+
+class Memory:
+    """Memory of a caller's."""
+
+
+def test_few_buffers_are_kept_alive_with_the_images_over_them() -> None:
+    """Repeated calls make no image again; what the caller has freed is freed after some calls on other buffers."""
+    shown: list[int] = []
+    nothing = dict.fromkeys(("kernels", "bind", "start"), lambda *_, **__: None)
+    port: Any = SimpleNamespace(**nothing, allocate=lambda _, memory: shown.append(id(memory["b"])))
+    b = Buffer(name="b", role=Role.INPUT, dtype="float32", elements=64)
+    image = replace(b, name="image", role=Role.VIEW, view_of="b", image_width=4, image_height=4)
+    call = BoundCall(port, None, Plan(buffers=(b, image), launches=()), ["b"], {})
+    memories = [Memory() for _ in range(20)]
+    for number in (*range(20), *range(16, 20), *range(16, 20), 16, 0, 16):
+        call.enqueue([memories[number]])
+    assert shown == [id(memories[number]) for number in (*range(20), 0)]
+    known = [weakref.ref(memory) for memory in memories]
+    memories.clear()
+    assert [number for number, memory in enumerate(known) if memory()] == [0, 16, 18, 19]
 
 
 # Shared memory
@@ -659,7 +683,7 @@ def test_the_next_process_loads_what_this_one_compiled(pocl: Device, tmp_path: P
 
 
 def test_the_host_does_what_it_was_measured_to_do_faster(make: Callable[..., Gemm]) -> None:
-    small = CrossoverPoint(problem=GemmProblem(m=8, n=8, k=8), host_ns=1e3, device_ns=5e4)
+    small = CrossoverPoint(problem=GemmProblem(m=16, n=16, k=16), host_ns=1e3, device_ns=5e4)
     large = CrossoverPoint(problem=GemmProblem(m=512, n=512, k=512), host_ns=5e6, device_ns=1e6)
     gemm = make(host_blas=Crossover(points=(small, large)))
     a, b, out = matrix(9, 20), matrix(20, 13), matrix(9, 13)
@@ -673,6 +697,17 @@ def test_the_host_does_what_it_was_measured_to_do_faster(make: Callable[..., Gem
     gemm(cla.to_device(gemm.queue, a), cla.to_device(gemm.queue, b))
     gemm(matrix(300, 20), matrix(20, 300))
     assert gemm.stats.host_products == 2
+
+
+def test_the_host_gets_no_more_operations_than_it_was_faster_at() -> None:
+    points = (
+        CrossoverPoint(problem=GemmProblem(m=64, n=64, k=64), host_ns=1e4, device_ns=6e4),
+        CrossoverPoint(problem=GemmProblem(m=96, n=96, k=96, mode="int8"), host_ns=1e4, device_ns=6e4),
+    )
+    crossover = Crossover(points=points)
+    asked = {size: crossover.prefers_host(GemmProblem(m=size, n=size, k=size)) for size in (1, 64, 65, 96, 4096)}
+    assert asked == {1: True, 64: True, 65: False, 96: False, 4096: False}
+    assert crossover.prefers_host(GemmProblem(m=32, n=128, k=64))
 
 
 def test_crossovers_are_read_and_written(tmp_path: Path) -> None:

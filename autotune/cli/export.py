@@ -20,6 +20,7 @@ from autotune.lookup.json_table import read_contents
 from autotune.paths import data_folder
 
 if TYPE_CHECKING:
+    from autotune.export.contents import Beneath
     from autotune.store import Store
 
 _MEANINGS = "; ".join(f"{form.name}: {form.meaning}" for form in (*FORMATS.values(), *TRIAL_FORMATS.values()))
@@ -55,28 +56,30 @@ def export_command(options: argparse.Namespace) -> int:
         return _export_trials(options)
     form = FORMATS[options.format]
     _check_options(options, form)
-    from autotune.export.contents import stored_families
+    from autotune.export.contents import shipped_tables, stored_families
     from autotune.export.files import check_replaceable
 
     if options.output and not options.force:
         check_replaceable(options.output)
     with opened_source(options) as (store, slug):
-        families = [options.family] if options.family else stored_families(store, slug)
+        beneath = shipped_tables(store, slug)
+        families = [options.family] if options.family else stored_families(store, slug, beneath)
         if form.has_folder:
-            _tell_left_out(store, slug, families)
+            _tell_left_out(store, slug, families, beneath)
         if options.kernels:
             kept = export_package(
-                store, slug, families, options.kernels, also=options.also, force=options.force, told=_now_and_then()
-            )
+                store, slug, families, options.kernels,
+                beneath=beneath, also=options.also, force=options.force, told=_now_and_then(),
+            )  # fmt: skip
             for name in kept:
                 tell(f"left {options.kernels / name} as it is: it was changed")
         elif not form.writer:
             store.snapshot(options.output, slug)
         elif form.has_files and options.output:
-            text = export_table(store, slug, options.family, form.name)
+            text = export_table(store, slug, options.family, form.name, beneath)
             _write_files(options.output, json.loads(text)["files"], force=options.force)
         else:
-            write(options.output, export_table(store, slug, options.family, form.name))
+            write(options.output, export_table(store, slug, options.family, form.name, beneath))
     if options.kernels or options.output:
         tell(f"wrote {options.kernels or options.output}")
     return 0
@@ -150,8 +153,10 @@ def _export_trials(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tell_left_out(store: "Store", slug: str | None, families: Sequence[str]) -> None:
-    found = [winner.problem for family in families for winner in store.best(slug, family)]
+def _tell_left_out(store: "Store", slug: str | None, families: Sequence[str], beneath: "Beneath") -> None:
+    from autotune.export.contents import best_winners
+
+    found = [winner.problem for family in families for winner in best_winners(store, slug, family, beneath)]
     left_out = sum(problem != problem.plain for problem in found)
     if left_out:
         tell(f"left out of C: {left_out} tuned with constant operands, which C code cannot ask for")

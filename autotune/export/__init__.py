@@ -11,15 +11,18 @@ from autotune.errors import DeviceSelectionError, UsageError
 from autotune.export.formats import FORMATS
 
 if TYPE_CHECKING:
+    from autotune.export.contents import Beneath
     from autotune.store import Store
 
 
-def export_table(store: "Store", device_slug: str | None, family: str | None, form: str) -> str | bytes:
+def export_table(
+    store: "Store", device_slug: str | None, family: str | None, form: str, beneath: "Beneath | None" = None
+) -> str | bytes:
     """Return the best configurations of a kernel family or, without one, of all that are stored.
 
     They are those of one device or of all. Equal contents give equal texts. A configuration that this version's family
     no longer declares is left out, since nothing could use it. SQLite, the only format in bytes, holds every family and
-    the ledger of trials.
+    the ledger of trials. `beneath`, such as `shipped_tables`, adds to formats with `has_shipped` what the store lacks.
     Raises DeviceSelectionError, UsageError, ProblemError for an unknown family, TableError, StoreError.
     """
     from autotune.export.contents import joined, read_tables, stored_families
@@ -33,14 +36,15 @@ def export_table(store: "Store", device_slug: str | None, family: str | None, fo
     known = FORMATS[form]
     if not known.writer:
         return _snapshot(store, device_slug)
-    families = [family] if family else stored_families(store, device_slug)
+    lower = (beneath or {}) if known.has_shipped else {}
+    families = [family] if family else stored_families(store, device_slug, lower)
     if known.families == "single" and len(families) > 1:
         raise UsageError(
             f"a {known.title} table has the columns of one kernel family, and {', '.join(families)} are stored",
             hint=f"choose one, such as --family {families[0]}",
         )
     tables = {
-        name: read_tables(store, device_slug, name, predictors=known.has_predictors, trials=known.has_trials)
+        name: read_tables(store, device_slug, name, lower, predictors=known.has_predictors, trials=known.has_trials)
         for name in families
     }
     if known.families == "joined":
@@ -54,12 +58,14 @@ def export_package(
     families: Sequence[str],
     folder: Path,
     *,
+    beneath: "Beneath | None" = None,
     also: Sequence[str] = (),
     force: bool = False,
     told: Callable[[str, int, int], object] = lambda _family, _done, _total: None,
 ) -> list[str]:
     """Write a folder of C99 code that looks up and runs the kernels of some families, of one device or of all.
 
+    `beneath`, such as `shipped_tables`, adds what the store lacks.
     `also` lists slugs of devices without measurements; their answers come from their relatives and the default rule.
     `told` hears of each family how many of its configurations are rendered, and how many there are.
     Returns the names of files that were left alone because the user has changed them.
@@ -74,7 +80,7 @@ def export_package(
     _check_stored(store, device_slug)
     tables = {}
     for family in families:
-        there = read_tables(store, device_slug, family, predictors=True)
+        there = read_tables(store, device_slug, family, beneath or {}, predictors=True)
         known = {table.device.slug for table in there}
         there += [DeviceTable(device=guess(slug), winners=()) for slug in dict.fromkeys(also) if slug not in known]
         tables[family] = sorted(there, key=lambda table: table.device.slug)

@@ -63,6 +63,11 @@ class FamilyInC:
         check_distinct(self.words)
 
     @property
+    def filled_in(self) -> list[str]:
+        """The fields of a problem that are filled in where they are 0."""
+        return [name for name in self.rules.least if self.defaults.get(name) == 0]
+
+    @property
     def operands(self) -> list[str]:
         """The names of the buffers that the caller supplies, in order."""
         return [buffer.name for buffer in self.rules.plan.buffers if buffer.role in (Role.INPUT, Role.OUTPUT)]

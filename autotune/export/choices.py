@@ -17,7 +17,7 @@ from autotune.kernels.render import render_c
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.model.trial import Winner
-from autotune.space.family import KernelFamily
+from autotune.space.family import Algorithm, Constraint, KernelFamily
 
 NO_SIZES: Mapping[str, Value] = MappingProxyType({})
 
@@ -30,6 +30,8 @@ class _Row:
     """What a build needs: each parameter as a define, and what the family adds, at any size or at these."""
     values: tuple[int, ...]
     gain: str = ""
+    needs: str = ""
+    """What the constraints ask of the wanted sizes, in C; empty for nothing."""
 
 
 def write_choices(tables: Sequence[DeviceTable], family: str) -> str:
@@ -45,14 +47,17 @@ def write_choices(tables: Sequence[DeviceTable], family: str) -> str:
     check_distinct(table.device.slug for table in tables)
     numbers = [p.name for p in known.algorithms[0].parameters if p.is_numeric]
     default = known.default(known.examples()[-1], DeviceLimits(), ())
-    measured = [(table.device.slug, table.winners) for table in tables if table.winners]
+    measured = [(table.device.slug, _of_device(known, table, sizes, numbers)) for table in tables if table.winners]
+    unknown = [c.name for a in known.algorithms for c in a.constraints if not _is_decided_by(sizes, c, a)]
     return render_c(
         "choices.h",
         family=family,
         meaning=known.meaning.replace("*/", "* /"),
         sizes=sizes,
         numbers=numbers,
-        devices=[(slug, [_row(known, winner, numbers) for winner in winners]) for slug, winners in measured],
+        devices=measured,
+        conditions=list(dict.fromkeys(row.needs for _, rows in measured for row in rows if row.needs)),
+        unchecked=", ".join(unknown).replace("*/", "* /"),
         default=_row_of(known, default, (0,) * len(sizes), numbers),
     )
 
@@ -73,10 +78,32 @@ def write_defines(tables: Sequence[DeviceTable], family: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(family: KernelFamily, winner: Winner, numbers: Sequence[str]) -> _Row:
+def _of_device(family: KernelFamily, table: DeviceTable, sizes: Sequence[str], numbers: Sequence[str]) -> list[_Row]:
+    """Return the rows of a device, without winners that it cannot use any more, even at their own sizes."""
+    limits = table.device.limits
+    usable = (w for w in table.winners if not family.violations(w.problem, w.configuration, limits))
+    return [_row(family, winner, _needs(family, winner.configuration, limits, sizes), numbers) for winner in usable]
+
+
+def _row(family: KernelFamily, winner: Winner, needs: str, numbers: Sequence[str]) -> _Row:
     sizes = tuple(int(value) for value in winner.problem.to_dict().values())
     gain = f"{winner.gain_over_default:.3g}x the default's speed"
-    return dataclasses.replace(_row_of(family, winner.configuration, sizes, numbers), gain=gain)
+    return dataclasses.replace(_row_of(family, winner.configuration, sizes, numbers), gain=gain, needs=needs)
+
+
+def _needs(family: KernelFamily, configuration: Configuration, limits: DeviceLimits, sizes: Sequence[str]) -> str:
+    """Return what the constraints on a configuration ask of the sizes, on a device with these limits."""
+    algorithm = family.algorithm(configuration.algorithm)
+    of_device = {name: value for name, value in limits.constraint_values().items() if name not in sizes}
+    known = [c.condition for c in algorithm.constraints if _is_decided_by(sizes, c, algorithm)]
+    open_ones = [condition.given({**of_device, **dict(configuration.values)}) for condition in known]
+    places = {name: f"(long long)wanted[{number}]" for number, name in enumerate(sizes)}
+    return " && ".join(one.to_c(places.__getitem__, str) for one in open_ones if one.names)
+
+
+def _is_decided_by(sizes: Sequence[str], constraint: Constraint, algorithm: Algorithm) -> bool:
+    """Return whether sizes, parameters and the limits of a device decide a constraint."""
+    return constraint.condition.names <= {*sizes, *algorithm.by_name, *DeviceLimits().constraint_values()}
 
 
 def _row_of(

@@ -2,19 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from autotune.codec import printable
 from autotune.kernels import DEFAULT_FAMILY, find_family
 from autotune.lookup import table_order
-from autotune.lookup.json_table import plain_entry
+from autotune.lookup.contents import layered_predictors
+from autotune.lookup.json_table import Contents, plain_entry, read_contents
 from autotune.lookup.predictor import Predictor, agrees
 from autotune.model.device import Device
 from autotune.model.trial import Winner
+from autotune.paths import data_folder
 from autotune.predict import known_predictors, make_predictors
 from autotune.search.faults import with_faults
 from autotune.space.family import KernelFamily
 from autotune.store import Store
+
+Beneath = Mapping[str, Contents]
+"""Tables by device slug that a store is layered over, as `Layers` of the lookup does it."""
+NONE: Beneath = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,24 +39,48 @@ class DeviceTable:
         return bool(self.winners or self.predictors)
 
 
-def stored_families(store: Store, device_slug: str | None) -> list[str]:
+def shipped_tables(store: Store, device_slug: str | None) -> Beneath:
+    """Return the tables that ship for one device of a store or for all that it has. Raises TableError."""
+    slugs = {device.slug for device in store.devices() if device_slug in (None, device.slug)}
+    paths = sorted((data_folder("db") / "tables").glob("*.json"))
+    return {path.stem: read_contents(path) for path in paths if path.stem in slugs}
+
+
+def best_winners(
+    store: Store, device_slug: str | None, family: str | None = None, beneath: Beneath = NONE
+) -> list[Winner]:
+    """Return the winners of a store and, for problems that it lacks, those of the tables beneath it."""
+    own = store.best(device_slug, family)
+    known = {(winner.device, winner.problem) for winner in own}
+    others = [w for table in beneath.values() for w in table.winners if (w.device, w.problem) not in known]
+    return own + [winner for winner in others if family in (None, winner.problem.family)]
+
+
+def stored_families(store: Store, device_slug: str | None, beneath: Beneath = NONE) -> list[str]:
     """Return the families of the winners of one device or of all; the default one if there are none."""
-    return sorted({winner.problem.family for winner in store.best(device_slug)}) or [DEFAULT_FAMILY]
+    winners = best_winners(store, device_slug, beneath=beneath)
+    return sorted({winner.problem.family for winner in winners}) or [DEFAULT_FAMILY]
 
 
 def read_tables(
-    store: Store, device_slug: str | None, family: str, *, predictors: bool = False, trials: bool = False
+    store: Store,
+    device_slug: str | None,
+    family: str,
+    beneath: Beneath = NONE,
+    *,
+    predictors: bool = False,
+    trials: bool = False,
 ) -> list[DeviceTable]:
     """Return the tables of one device or of all, by slug; the winners have the order of a lookup table.
 
     `predictors` adds the stored predictors, else ones made from the trials; any that contradict the winners are left
-    out; `trials` adds the counts of trials.
+    out; `trials` adds the counts of trials. `beneath` adds winners and predictors that the store lacks.
     """
     # The last device of one slug is the one that measured last; a lookup uses that one too.
     known_here = {device.slug: device for device in store.devices() if device_slug in (None, device.slug)}
     found: dict[str, list[Winner]] = {slug: [] for slug in sorted(known_here)}
     known = find_family(family)
-    for stored in store.best(device_slug, family):
+    for stored in best_winners(store, device_slug, family, beneath):
         winner = replace(stored, configuration=known.complete(stored.configuration))
         if not known.misfits(winner.configuration):
             made = replace(winner.provenance, **_printable_texts(winner.provenance))
@@ -62,7 +93,7 @@ def read_tables(
         )
         for slug, winners in found.items()
     ]
-    return [_with_predictors(store, table, known) for table in tables] if predictors else tables
+    return [_with_predictors(store, table, known, beneath) for table in tables] if predictors else tables
 
 
 def joined(tables: Sequence[Sequence[DeviceTable]]) -> list[DeviceTable]:
@@ -93,9 +124,11 @@ def entry_with_sizes(winner: Winner) -> dict[str, Any]:
     return plain_entry(winner) | sizes
 
 
-def _with_predictors(store: Store, table: DeviceTable, family: KernelFamily) -> DeviceTable:
+def _with_predictors(store: Store, table: DeviceTable, family: KernelFamily, beneath: Beneath) -> DeviceTable:
     device = table.device
-    found = known_predictors(store, device.slug, family.name) or make_predictors(store, device, family.name)
+    own = known_predictors(store, device.slug, family.name) or make_predictors(store, device, family.name)
+    lower = beneath[device.slug].predictors.get(device.slug, ()) if device.slug in beneath else ()
+    found = layered_predictors(own, [p for p in lower if p.example.family == family.name])
     return replace(table, predictors=tuple(p for p in found if agrees(p, family, device.limits, table.winners)))
 
 

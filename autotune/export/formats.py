@@ -30,6 +30,8 @@ class Format:
     families: Literal["joined", "appended", "single"] = "joined"
     """Whether several families become one table, one table after the other, or cannot be written."""
     has_predictors: bool = False
+    has_shipped: bool = False
+    """Whether it holds what a lookup answers from: beneath the results of a database, the tables that ship as well."""
     has_trials: bool = False
     """Whether it tells how the trials of a device ended."""
     has_files: bool = False
@@ -65,22 +67,23 @@ FORMATS: Mapping[str, Format] = {
         Format(
             name="c", title="C header", meaning="a C99 header for applications",
             ending="h", media_type="text/x-c; charset=utf-8", beginning=rb"/\* [^\n]*[Ww]ritten by autotune",
-            writer="autotune.export.c_header:write_c", families="appended", has_predictors=True, has_folder=True,
+            writer="autotune.export.c_header:write_c", families="appended",
+            has_predictors=True, has_shipped=True, has_folder=True,
         ),
         Format(
             name="defines", title="Compiler options", meaning="a line of options such as -DTILE=16 for each shape",
             ending="txt", media_type="text/plain; charset=utf-8", beginning=rb"# Written by autotune",
-            writer="autotune.export.choices:write_defines", families="appended",
+            writer="autotune.export.choices:write_defines", families="appended", has_shipped=True,
         ),
         Format(
             name="files", title="JSON by size", meaning="JSON files by sizes: one for each family, device and types",
             ending="json", media_type="application/json", beginning=rb'\s*\{\s*"format": "autotune',
-            writer="autotune.export.by_size:write_files", has_files=True,
+            writer="autotune.export.by_size:write_files", has_shipped=True, has_files=True,
         ),
         Format(
             name="toml", title="TOML", meaning="the same in one file",
             ending="toml", media_type="application/toml", beginning=rb"# Written by autotune",
-            writer="autotune.export.by_size:write_toml",
+            writer="autotune.export.by_size:write_toml", has_shipped=True,
         ),
         Format(
             name="sqlite", title="SQLite", meaning="the database with all trials",

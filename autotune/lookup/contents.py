@@ -45,9 +45,10 @@ class Shelf:
     def comparable(self, problem: Problem) -> list[Entry]:
         """Return the entries of comparable problems, in the order that decides between equally near ones."""
         if self._kinds is None:
-            self._kinds = {}
+            kinds: dict[object, list[Entry]] = {}
             for entry in sorted(self.read_all().values(), key=lambda entry: table_order(entry.problem)):
-                self._kinds.setdefault(entry.problem.kind, []).append(entry)
+                kinds.setdefault(entry.problem.kind, []).append(entry)
+            self._kinds = kinds  # last, since another thread may be looking
         return self._kinds.get(problem.kind, [])
 
     def sample(self) -> list[Entry]:
@@ -142,13 +143,20 @@ class Layers(Contents):
         return self._upper.shelf(slug, family).over(self._lower.shelf(slug, family))
 
     def predictors(self, slug: str, family: str) -> "list[Predictor]":
-        """Return for each kind of problem the predictor based on more sizes; if both have as many, the upper one's."""
-        found = {p.example.kind: p for p in self._upper.predictors(slug, family)}
-        for predictor in self._lower.predictors(slug, family):
-            known = found.get(predictor.example.kind)
-            if known is None or predictor.sizes > known.sizes:
-                found[predictor.example.kind] = predictor
-        return list(found.values())
+        return layered_predictors(self._upper.predictors(slug, family), self._lower.predictors(slug, family))
+
+
+def layered_predictors(upper: "Iterable[Predictor]", lower: "Iterable[Predictor]") -> "list[Predictor]":
+    """Return for each kind of problem the predictor based on more sizes; if both have as many, the upper one's.
+
+    All are of one family.
+    """
+    found = {p.example.kind: p for p in upper}
+    for predictor in lower:
+        known = found.get(predictor.example.kind)
+        if known is None or predictor.sizes > known.sizes:
+            found[predictor.example.kind] = predictor
+    return list(found.values())
 
 
 def sound_predictors(contents: Contents, slug: str, family: KernelFamily) -> "list[Predictor]":

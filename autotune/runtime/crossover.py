@@ -1,7 +1,8 @@
 """Where the host's BLAS is faster than the device, launch and transfer included: measurement, storage, lookup.
 
 A record holds points: a product, and the times of whole calls with NumPy operands on the host and on the device. A
-product is done on the host if the host was faster at the nearest comparable point; without such a point, never.
+product is done on the host if the host was faster at the nearest comparable point, and at one that has as many
+operations; without such points, never.
 
 The file is JSON, and lies beside the database: `crossover.json` in the user's data folder, and
 `<name>.crossover.json` beside another database. `autotune run` writes it.
@@ -17,7 +18,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -46,6 +46,11 @@ class CrossoverPoint:
     host_ns: Annotated[float, _TIME]
     device_ns: Annotated[float, _TIME]
 
+    @property
+    def is_by_host(self) -> bool:
+        """Whether the host was faster."""
+        return self.host_ns < self.device_ns
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Record:
@@ -66,19 +71,20 @@ class Crossover:
     NEVER: ClassVar["Crossover"]
 
     def prefers_host(self, problem: GemmProblem) -> bool:
-        """Return whether the host was faster at the nearest comparable point; a tie goes to the device."""
-        nearest, best = None, inf
-        for point in self.points:
-            if point.problem.is_comparable(problem):
-                away = distance(point.problem, problem)
-                if away < best:
-                    nearest, best = point, away
-        return nearest is not None and nearest.host_ns < nearest.device_ns
+        """Return whether the host was faster at the nearest comparable point; a tie goes to the device.
+
+        A product with more operations than every comparable one that the host did faster goes to the device too, since
+        a host's time grows faster with the size than a device's.
+        """
+        comparable = Crossover(points=tuple(p for p in self.points if p.problem.is_comparable(problem)))
+        if problem.flops > comparable.most_host_flops:
+            return False
+        return min(comparable.points, key=lambda point: distance(point.problem, problem)).is_by_host
 
     @property
     def most_host_flops(self) -> int:
         """Operations of the largest measured product that the host does faster; 0 if there is none."""
-        return max((point.problem.flops for point in self.points if point.host_ns < point.device_ns), default=0)
+        return max((point.problem.flops for point in self.points if point.is_by_host), default=0)
 
     @classmethod
     def read(cls, device: str, path: Path | None = None) -> Self:

@@ -31,7 +31,8 @@ from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.paths import user_cache_folder
 
-MOST_VIEWS = 64
+MOST_VIEWS = 4
+"""Images over the operands of latest calls that are kept for one image of a plan: each keeps its memory alive."""
 RESIDENT = (Kind.ARRAY, Kind.BUFFER)
 """Kinds of operands that are on the device and stay there."""
 _ZERO = np.zeros(1, np.uint8)
@@ -59,7 +60,7 @@ class BoundCall:
         views = [view for view in views if view.name not in operands and view.name not in fixed]
         self._over = [(view, operands.index(view.view_of)) for view in views if view.view_of in operands]
         self._views: dict[tuple[str, int], tuple[Memory, Memory]] = {}
-        """Images over operands of calls, by name and identity of the memory, which is kept alive with them."""
+        """Images over operands of the latest calls, by name and identity of the memory, which they keep alive."""
         self._zeroed = [fixed[buffer.name] for buffer in plan.buffers if buffer.is_zeroed and buffer.name in fixed]
         self._are_zero = False
         self._scalars_set: tuple[float, ...] | None = None
@@ -90,11 +91,11 @@ class BoundCall:
     def _view(self, view: Buffer, memory: Memory) -> Memory:
         """Return an image over the operand's memory. Raises LaunchError when the driver does not accept the layout."""
         key = (view.name, id(memory))
-        if key not in self._views:
-            if len(self._views) >= MOST_VIEWS:
-                self._views.clear()
-            self._views[key] = (memory, self._port.allocate(view, {view.view_of: memory}))
-        return self._views[key][1]
+        known = self._views.pop(key, None) or (memory, self._port.allocate(view, {view.view_of: memory}))
+        if len(self._views) >= MOST_VIEWS * len(self._over):
+            del self._views[next(iter(self._views))]
+        self._views[key] = known  # at the end: the first is the one that was not used for longest
+        return known[1]
 
 
 class Executor:

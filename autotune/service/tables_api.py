@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from autotune.codec import visible
 from autotune.errors import TableError
 from autotune.export import export_table
-from autotune.export.contents import entry_with_sizes
+from autotune.export.contents import entry_with_sizes, shipped_tables
 from autotune.export.formats import FORMATS
 from autotune.kernels import DEFAULT_FAMILY, family_names, find_family
 from autotune.kernels.presets import PRESETS, preset
@@ -119,7 +119,7 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
         known = FORMATS[form]
         pool = pools.heavy if known.writer else pools.copies
         of = family or (None if known.families == "joined" else DEFAULT_FAMILY)
-        data = await pool.run(export_table, store, device, of, form)
+        data = await pool.run(lambda: export_table(store, device, of, form, shipped_tables(store, device)))
         name = "-".join(["autotune", device or "all", *([family] if family else [])])
         headers = {"Content-Disposition": f'attachment; filename="{name}.{known.ending}"'}
         return Response(data, media_type=known.media_type, headers=headers)

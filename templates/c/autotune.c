@@ -215,6 +215,7 @@ static cl_int compile(struct autotune_library *library, int source, const char *
     struct text text = {NULL, 0};
     char all[512];
     cl_int error;
+    if (strlen(options) + strlen(library->device->options) + 2 > sizeof all) return CL_INVALID_BUILD_OPTIONS;
     autotune_read_source(source, count_line, &text);
     text.lines = (const char **)malloc((text.count + 1) * sizeof *text.lines);
     if (!text.lines) return CL_OUT_OF_HOST_MEMORY;
@@ -224,7 +225,6 @@ static cl_int compile(struct autotune_library *library, int source, const char *
     free((void *)text.lines);
     if (error != CL_SUCCESS) return error;
     all[0] = 0;
-    if (strlen(options) + strlen(library->device->options) + 2 > sizeof all) return CL_INVALID_BUILD_OPTIONS;
     strcat(strcat(strcat(all, library->device->options), " "), options);
     error = clBuildProgram(*program, 1, &library->id, all, NULL, NULL);
     if (error != CL_SUCCESS) {
