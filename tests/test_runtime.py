@@ -45,7 +45,7 @@ from autotune.runtime import (
 )
 from autotune.runtime import gemm as gemm_module
 from autotune.runtime.crossover import host_product
-from autotune.runtime.executor import BoundCall, Executor
+from autotune.runtime.executor import MOST_VIEWS, BoundCall, Executor
 from autotune.store import Store
 from factories import in_threads, provenance, trial
 from untraced import untraced
@@ -239,21 +239,30 @@ class Memory:
     """Memory of a caller's."""
 
 
-def test_few_buffers_are_kept_alive_with_the_images_over_them() -> None:
-    """Repeated calls make no image again; what the caller has freed is freed after some calls on other buffers."""
+def test_images_over_buffers_are_kept_as_long_as_the_caller_keeps_the_buffers() -> None:
     shown: list[int] = []
     nothing = dict.fromkeys(("kernels", "bind", "start"), lambda *_, **__: None)
     port: Any = SimpleNamespace(**nothing, allocate=lambda _, memory: shown.append(id(memory["b"])))
     b = Buffer(name="b", role=Role.INPUT, dtype="float32", elements=64)
     image = replace(b, name="image", role=Role.VIEW, view_of="b", image_width=4, image_height=4)
     call = BoundCall(port, None, Plan(buffers=(b, image), launches=()), ["b"], {})
-    memories = [Memory() for _ in range(20)]
-    for number in (*range(20), *range(16, 20), *range(16, 20), 16, 0, 16):
-        call.enqueue([memories[number]])
-    assert shown == [id(memories[number]) for number in (*range(20), 0)]
-    known = [weakref.ref(memory) for memory in memories]
-    memories.clear()
-    assert [number for number, memory in enumerate(known) if memory()] == [0, 16, 18, 19]
+    layers = [Memory() for _ in range(32)]
+    for _ in range(3):
+        for memory in layers:
+            call.enqueue([memory])
+    assert shown == [id(memory) for memory in layers], "the images of all layers are made once"
+    known = [weakref.ref(memory) for memory in layers]
+    del layers[:30], memory
+    call.enqueue([Memory()])
+    assert [number for number, held in enumerate(known) if held()] == [30, 31]
+    call.enqueue([layers[0]])
+    assert len(shown) == 33, "what is still in use keeps its image"
+    many = [Memory() for _ in range(MOST_VIEWS)]
+    for memory in (*many, many[0]):
+        call.enqueue([memory])
+    assert len(shown) == 33 + MOST_VIEWS
+    call.enqueue([layers[0]])
+    assert len(shown) == 34 + MOST_VIEWS, "the one unused for longest made room"
 
 
 # Shared memory

@@ -1,5 +1,6 @@
 """What all users of one device in this process share (port, programs, memory, a lock), and how operands get there."""
 
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,10 +32,12 @@ from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.paths import user_cache_folder
 
-MOST_VIEWS = 4
-"""Images over the operands of latest calls that are kept for one image of a plan: each keeps its memory alive."""
+MOST_VIEWS = 64
+"""Images over the operands of latest calls that are kept for one image of a plan, such as the weights of all layers."""
 RESIDENT = (Kind.ARRAY, Kind.BUFFER)
 """Kinds of operands that are on the device and stay there."""
+_HELD_ALONE = 2
+"""References to an object that only a tuple holds, as Python counts them; OpenCL's objects cannot be held weakly."""
 _ZERO = np.zeros(1, np.uint8)
 
 
@@ -60,7 +63,8 @@ class BoundCall:
         views = [view for view in views if view.name not in operands and view.name not in fixed]
         self._over = [(view, operands.index(view.view_of)) for view in views if view.view_of in operands]
         self._views: dict[tuple[str, int], tuple[Memory, Memory]] = {}
-        """Images over operands of the latest calls, by name and identity of the memory, which they keep alive."""
+        """Images over operands of the latest calls, by name and identity of the memory, which they keep alive until an
+        image is made after the caller has let go of it."""
         self._zeroed = [fixed[buffer.name] for buffer in plan.buffers if buffer.is_zeroed and buffer.name in fixed]
         self._are_zero = False
         self._scalars_set: tuple[float, ...] | None = None
@@ -91,9 +95,13 @@ class BoundCall:
     def _view(self, view: Buffer, memory: Memory) -> Memory:
         """Return an image over the operand's memory. Raises LaunchError when the driver does not accept the layout."""
         key = (view.name, id(memory))
-        known = self._views.pop(key, None) or (memory, self._port.allocate(view, {view.view_of: memory}))
-        if len(self._views) >= MOST_VIEWS * len(self._over):
-            del self._views[next(iter(self._views))]
+        known = self._views.pop(key, None)
+        if known is None:
+            for other in [other for other, held in self._views.items() if sys.getrefcount(held[0]) <= _HELD_ALONE]:
+                del self._views[other]
+            if len(self._views) >= MOST_VIEWS * len(self._over):
+                del self._views[next(iter(self._views))]
+            known = memory, self._port.allocate(view, {view.view_of: memory})
         self._views[key] = known  # at the end: the first is the one that was not used for longest
         return known[1]
 
