@@ -807,6 +807,15 @@ def test_a_python_function_is_a_reference(folder: Path, pocl: Device) -> None:
     assert trial_of(pocl, family_of(folder, text), "37").state is TrialState.WRONG_RESULT
 
 
+def test_functions_get_whole_numbers_for_whole_arguments(folder: Path, pocl: Device) -> None:
+    (folder / "right.py").write_text("def scaled(x, factor):\n    return sum(x for _ in range(factor))\n")
+    (folder / "scale.cl").write_text(SOURCE.replace("float factor", "int factor"))
+    text = FILE.replace('kernel = "plain", global_size = "n"', 'python = "right.py:scaled"')
+    text = text.replace('scalar = "float32", value = 2.5', 'scalar = "int32", value = 3')
+    trial = trial_of(pocl, family_of(folder, text), "37")
+    assert trial.state is TrialState.COMPLETE, trial.message
+
+
 def test_stored_contents_and_outputs_are_used(folder: Path, pocl: Device) -> None:
     x = np.random.default_rng(1).random(37, np.float32)
     np.save(folder / "x.npy", x)
