@@ -76,7 +76,7 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "include" / "deep").mkdir(parents=True)
     (folder / "include" / "shared.h").write_text('#include "deep/first.h"\n')
     (folder / "include" / "deep" / "first.h").write_text('#include "second.h"\n')
-    (folder / "include" / "deep" / "second.h").write_text("#define SHARED 1\n")
+    (folder / "include" / "deep" / "second.h").write_text("#pragma once\n#define SHARED 1\nint own(int x) { return x; }\n")
     return compiled(folder, (str(DATA / "launches.c"),), "launches")
 
 

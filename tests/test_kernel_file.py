@@ -721,6 +721,16 @@ def test_sources_that_cannot_be_read_are_named(folder: Path) -> None:
         family_of(folder)
 
 
+def test_what_is_to_be_included_once_is(folder: Path, pocl: Device) -> None:
+    (folder / "one.h").write_text('#pragma once\n#include "both.h"\n')
+    (folder / "two.h").write_text('#pragma once\n#include "both.h"\n#include "one.h"\n')
+    (folder / "both.h").write_text('# pragma once\n#include "two.h"\nfloat same(float x) { return x; }\n')
+    text = SOURCE.replace("= factor", "= same(factor)")
+    (folder / "scale.cl").write_text(f'#include "one.h"\n#include "two.h"\n{text}')
+    trial = trial_of(pocl, family_of(folder), "37")
+    assert trial.state is TrialState.COMPLETE, trial.message
+
+
 def test_a_mapping_takes_the_includes_of_its_sources_along(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     (folder / "factor.h").write_text("#define FACTOR 2.5f\n")
