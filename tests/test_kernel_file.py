@@ -731,6 +731,17 @@ def test_what_is_to_be_included_once_is(folder: Path, pocl: Device) -> None:
     assert trial.state is TrialState.COMPLETE, trial.message
 
 
+def test_sources_include_what_lies_anywhere_in_the_folder(folder: Path) -> None:
+    for name, text in {
+        "inc/factor.h": "#define FACTOR 2.5f\n",
+        "src/scale.cl": f'#include "../inc/factor.h"\n{SOURCE}',
+    }.items():
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(text)
+    family = family_of(folder, FILE.replace('"scale.cl"', '"src/scale.cl"'))
+    assert "#define FACTOR 2.5f" in render(family, family.usual, family.plan(family.requests[0].problem, family.usual))
+
+
 def test_a_mapping_takes_the_includes_of_its_sources_along(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     (folder / "factor.h").write_text("#define FACTOR 2.5f\n")

@@ -53,7 +53,9 @@ def _launches(file: KernelFile) -> Iterator[tuple[LaunchEntry, Sequence[str]]]:
 
 
 def _text(file: KernelFile, sources: Sequence[str]) -> str:
-    return without_dead(without_comments("\n".join(with_includes(inside(file.path.parent, name)) for name in sources)))
+    folder = file.path.parent
+    texts = (with_includes(inside(folder, name), folder) for name in sources)
+    return without_dead(without_comments("\n".join(texts)))
 
 
 def _declared(file: KernelFile, launch: LaunchEntry, text: str) -> list[Argument] | None:
