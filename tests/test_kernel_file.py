@@ -627,6 +627,20 @@ def test_arguments_other_than_the_kernel_declares_are_refused(
     test_errors_name_file_line_and_key(folder, before, after, message)
 
 
+def test_launches_may_exchange_the_buffers_of_a_kernel(folder: Path, pocl: Device) -> None:
+    (folder / "scale.cl").write_text(SOURCE.replace("const float *x", "float *x"))
+    (folder / "right.py").write_text("def twice(x, factor):\n    return factor * factor * x\n")
+    launch = 'kernel = "scale", global_size = "round_up(ceil_div(n, PER_ITEM), GROUP)", local_size = "GROUP"'
+    there, back = (f'{{ {launch}, arguments = ["{a}", "{b}", "factor", "n"] }}' for a, b in ("xy", "yx"))
+    text = re.sub("(?m)^(global|local)_size.*\n", "", f"launches = [{there}, {back}]\n{FILE}")
+    text = text.replace('"out"', '"scratch"').replace(X, X.replace(" }", ', access = "inout" }'))
+    text = text.replace(RIGHT, 'python = "right.py:twice"')
+    trial = trial_of(pocl, family_of(folder, text), "37")
+    assert trial.state is TrialState.COMPLETE, trial.message
+    with pytest.raises(UsageError, match="in the order x, y, factor, n, and is given y, x, factor, n"):
+        family_of(folder, text.replace(f"{there}, ", ""))
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
