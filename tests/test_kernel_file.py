@@ -723,6 +723,14 @@ def test_a_default_that_is_not_possible_is_told(folder: Path, pocl: Device, caps
     assert "100: the default scale(GROUP=32, PER_ITEM=1) is not possible" in capsys.readouterr().err
 
 
+def test_a_template_may_define_what_its_parameters_are_for(folder: Path) -> None:
+    (folder / "scale.cl.j2").write_text("#define STEPS {{ UNROLL }}\nkernel void scale() { int steps = STEPS; }\n")
+    text = FILE.replace('"scale.cl"', '"scale.cl.j2"').replace("PER_ITEM = [", "UNROLL = [1, 2], PER_ITEM = [")
+    assert "UNROLL" in family_of(folder, text).algorithms[0].by_name
+    with pytest.raises(UsageError, match="the parameter UNROLL has no effect"):
+        family_of(folder, text.replace('.j2"', '"'))
+
+
 def test_sources_that_cannot_be_read_are_named(folder: Path) -> None:
     (folder / "scale.cl").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"scale\.cl is not UTF-8 text \(byte 0\)"):
