@@ -29,6 +29,7 @@ from autotune.kernels import FILES, families_of_files, find_family
 from autotune.kernels.render import names_read, render
 from autotune.lookup import TuningTable
 from autotune.lookup.contents import entries_of
+from autotune.lookup.legality import Legality
 from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
@@ -889,6 +890,17 @@ def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: 
     assert "name your kernel's file, or list it in AUTOTUNE_FAMILIES" in capsys.readouterr().err
     assert main(["lookup", "1000", "--family", file, "--device", pocl.slug, "--db", database]) == 0
     assert "match      exact" in capsys.readouterr().out
+
+
+def test_lookups_take_values_below_0_and_sizes_for_which_a_constraint_divides_by_0(folder: Path) -> None:
+    further = 'defines = { MOVED = "SHIFT" }\nconstraints = { whole = "4 % (n // 16) == 0 and n + SHIFT > 0" }'
+    text = re.sub(r"(?m)^constraints.*", further, FILE).replace("PER_ITEM = [", "SHIFT = [-1, 1], PER_ITEM = [")
+    family, limits = family_of(folder, text), DeviceLimits(max_work_group_size=64)
+    legality = Legality(family, limits)
+    for n in (64, 5) * 20:
+        problem = family.problem_type.parse(str(n))
+        assert bool(family.violations(problem, family.usual, limits)) == (n == 5)
+        assert legality.is_valid(family.usual, problem.constraint_values()) == (n == 64)
 
 
 def test_exported_options_are_all_that_a_build_needs_at_any_size(folder: Path) -> None:

@@ -70,7 +70,7 @@ class Check:
         for constraint in algorithm.constraints:
             if constraint.condition.names & (problem_names.keys() - given.keys()):
                 self._open.append(constraint)
-            elif not constraint.condition(known) and not self._always:
+            elif not self._always and not _holds(constraint.condition, known):
                 self._always = f"{constraint.name}: {constraint.because}"
         if self._open:
             condition = _joined(tuple(constraint.condition.text for constraint in self._open))
@@ -87,14 +87,22 @@ class Check:
         self._times_asked += 1
         if self._times_asked == _OFTEN:
             condition, fixed = self._rest = condition.given(fixed), {}
-        return bool(condition({**problem_values, **fixed} if fixed else problem_values))
+        return _holds(condition, {**problem_values, **fixed} if fixed else problem_values)
 
     def violation(self, problem_values: Mapping[str, Value]) -> str:
         if self._always or self.is_valid(problem_values):
             return self._always
         values = {**problem_values, **self._known}
-        broken = next(constraint for constraint in self._open if not constraint.condition(values))
+        broken = next(constraint for constraint in self._open if not _holds(constraint.condition, values))
         return f"{broken.name}: {broken.because}"
+
+
+def _holds(condition: Expression, values: Mapping[str, Value]) -> bool:
+    """Return whether a condition holds; one that divides by zero does not."""
+    try:
+        return bool(condition(values))
+    except ZeroDivisionError:
+        return False
 
 
 @lru_cache(maxsize=256)

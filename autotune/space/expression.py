@@ -144,7 +144,10 @@ class _Known(ast.NodeTransformer):
         self._values = values
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(self._values[node.id]) if node.id in self._values else node
+        value = self._values.get(node.id, "")
+        if isinstance(value, int) and value < 0:  # expressions do not allow a sign
+            return ast.BinOp(ast.Constant(0), ast.Sub(), ast.Constant(-value))
+        return ast.Constant(value) if node.id in self._values else node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         node.args = [self.visit(argument) for argument in node.args]
