@@ -851,6 +851,15 @@ def test_a_python_function_is_a_reference(folder: Path, pocl: Device) -> None:
     assert trial_of(pocl, family_of(folder, text), "37").state is TrialState.WRONG_RESULT
 
 
+def test_an_output_that_no_reference_gives_is_told(folder: Path, pocl: Device) -> None:
+    text = FILE.replace(RIGHT, 'python = "right.py:scaled"').replace(X, f"{X[:-2]}, access = 'inout' }}")
+    (folder / "right.py").write_text("def scaled(x, factor):\n    return {'y': factor * x}\n")
+    (folder / "scale.cl").write_text(SOURCE.replace("const float *x", "float *x"))
+    trial = trial_of(pocl, family_of(folder, text), "37")
+    assert trial.state is TrialState.COMPLETE
+    assert trial.message == "x is not compared, as the reference does not give it: is access = 'scratch' meant?"
+
+
 def test_functions_get_whole_numbers_for_whole_arguments(folder: Path, pocl: Device) -> None:
     (folder / "right.py").write_text("def scaled(x, factor):\n    return sum(x for _ in range(factor))\n")
     (folder / "scale.cl").write_text(SOURCE.replace("float factor", "int factor"))

@@ -95,6 +95,11 @@ class FileCase(Case):
             if share
         ]
         told += [f"{share:.3g} of the elements of {name} are NaN" for name, share in undefined.items() if share]
+        told += [
+            f"{name} is not compared, as the reference does not give it: is access = 'scratch' meant?"
+            for name in outputs
+            if name not in self.right
+        ]
         self.remark = "; ".join(told)
         if 1 in (*unwritten.values(), *undefined.values()):
             return float("inf")
