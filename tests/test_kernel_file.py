@@ -587,6 +587,7 @@ def test_contents_that_cannot_be_made_are_told_with_their_file(
         ('"int32", value = "n"', '"int32", value = 1.5', r"line 17: arguments\.n: a number of int32 cannot be 1\.5"),
         ("GROUP = [16, 32, 64]", 'GROUP = [16, "32"]', r"line 7: parameters\.GROUP: mixes numbers and texts"),
         ("GROUP = [16, 32, 64]", "n = [16, 32, 64]", r"parameters\.n: is also the name of a size"),
+        ("n = 1000", "n = 1000, in = 8", r"sizes\.in: this name is reserved: choose another"),
         ("{ n = 37 }", "{ m = 37 }", "line 4: check: m is not one of the sizes n"),
         ("work = { flops", "work = { flop", "line 10: work: has an unknown member .flop"),
         ("work = { flops", 'problems = [{ n = "many" }]\nwork = { flops', "line 10: problems: n must be a number"),
