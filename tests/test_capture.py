@@ -347,6 +347,7 @@ def test_numbers_are_those_that_the_kernel_uses() -> None:
         "USED": [1, 2, 4, 8, 16], "DEEP": [1, 2, 4, 8], "SWITCH": [0, 1],
     }  # fmt: skip
     assert guarded("#define A 1 // one\n#define B 2", ["A"]) == "#ifndef A\n#define A 1 // one\n#endif\n#define B 2"
+    assert guarded("#define A 1 /* one\n or 2 */", ["A"]) == "#define A 1 /* one\n or 2 */", "no #endif in a comment"
     assert split_options("-D A=1 -I include -cl-mad-enable -DB='x y'") == [
         "-DA=1", "-Iinclude", "-cl-mad-enable", "-DB=x y",
     ]  # fmt: skip

@@ -755,6 +755,13 @@ def test_what_is_to_be_included_once_is(folder: Path, pocl: Device) -> None:
     assert trial.state is TrialState.COMPLETE, trial.message
 
 
+def test_a_comment_after_a_definition_goes_with_it(folder: Path, pocl: Device) -> None:
+    defined = "#define PER_ITEM 1 // like a/*.c\n#define GROUP 16 /* work-items\n   of a group */ /* at\n most */\n"
+    (folder / "scale.cl").write_text(SOURCE.replace("#define PER_ITEM 1\n", defined))
+    trial = trial_of(pocl, family_of(folder), "37")
+    assert trial.state is TrialState.COMPLETE, trial.message
+
+
 def test_sources_include_what_lies_anywhere_in_the_folder(folder: Path) -> None:
     for name, text in {
         "inc/factor.h": "#define FACTOR 2.5f\n",

@@ -33,7 +33,8 @@ def template_of(file: KernelFile, sources: Sequence[str]) -> str:
 
 def _without_definitions(text: str, names: Sequence[str]) -> str:
     """Return a source without the lines that define these names: the kernel file says what their values are."""
-    pattern = rf"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(?:{'|'.join(names)})\b(?!\()(?:\\\r?\n|.)*$"
+    rest = r"(?:\\\r?\n|//(?:\\\r?\n|.)*|/\*(?s:.{0,4096}?)\*/|.)*$"  # a comment may go on for lines
+    pattern = rf"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(?:{'|'.join(names)})\b(?!\(){rest}"
     return re.sub(pattern, lambda found: "\n" * found[0].count("\n"), text, flags=re.MULTILINE)
 
 
