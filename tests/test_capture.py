@@ -16,7 +16,7 @@ import pytest
 from autotune.capture import recording
 from autotune.capture.proposals import Proposal, guarded, propose, split_options, text_of
 from autotune.capture.recording import build_library
-from autotune.errors import UsageError
+from autotune.errors import AutotuneError, UsageError
 from autotune.export.c_package import package_files
 from autotune.export.contents import DeviceTable
 from autotune.kernels import FILES, families_of_files, find_family
@@ -276,6 +276,14 @@ def test_contents_make_room_for_those_of_launches_that_take_longer(
     here = sum(path.stat().st_size for path in tmp_path.glob("*/*-*.bin"))
     assert status == 0 and 0 < here <= most_bytes
     assert {bool(launch.arguments) for launch in found} == {True, False}
+
+
+def test_what_a_program_has_preloaded_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("LD_PRELOAD", str(build_library()))
+    with pytest.raises(AutotuneError, match="called no OpenCL"):
+        recording.record(["sh", "-c", f"echo $LD_PRELOAD > {tmp_path / 'told'}"], tmp_path / "empty", 1)
+    assert (tmp_path / "told").read_text().split() == [f"{build_library()}:{build_library()}"]
 
 
 def test_what_cannot_be_captured_is_refused_with_a_hint(

@@ -151,9 +151,9 @@ def find_compiler() -> list[str]:
 
 def _run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, bool]:
     """Run a program; return its exit status, and whether somebody ended it, directly or through this process."""
-    layers = os.environ.get("OPENCL_LAYERS")
-    if layers and "OPENCL_LAYERS" in variables:
-        variables = {**variables, "OPENCL_LAYERS": f"{variables['OPENCL_LAYERS']}:{layers}"}
+    for name in ("OPENCL_LAYERS", "LD_PRELOAD"):
+        if name in variables and os.environ.get(name):
+            variables = {**variables, name: f"{variables[name]}:{os.environ[name]}"}
     try:
         process = subprocess.Popen(command, env={**os.environ, **_BINARY_CACHES, **variables})  # noqa: S603
     except OSError as error:
