@@ -76,7 +76,9 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "include" / "deep").mkdir(parents=True)
     (folder / "include" / "shared.h").write_text('#include "deep/first.h"\n')
     (folder / "include" / "deep" / "first.h").write_text('#include "second.h"\n')
-    (folder / "include" / "deep" / "second.h").write_text("#pragma once\n#define SHARED 1\nint own(int x) { return x; }\n")
+    (folder / "include" / "deep" / "second.h").write_text(
+        "#pragma once\n#define SHARED 1\nint own(int x) { return x; }\n"
+    )
     return compiled(folder, (str(DATA / "launches.c"),), "launches")
 
 
@@ -136,6 +138,24 @@ def test_kernels_of_a_python_program_are_replayed_and_tuned(
         ["tune", rows["matmul"]["file"], "--device", pocl.selector, "--trials", "3", "--db", str(db_file), "--quiet"]
     )
     assert "matmul(TILE=" in tuned.out
+
+
+def test_of_launches_one_is_taken_that_changed_something(captured: Any, tmp_path: Path, pocl: Device) -> None:
+    """After one that changed nothing, no one can tell what it writes from what it reads."""
+    script = tmp_path / "again.py"
+    script.write_text("""
+import numpy as np, pyopencl as cl
+context = cl.create_some_context(False)
+queue = cl.CommandQueue(context)
+source = "kernel void summed(global float *x, global float *y, int times) { float sum = 0;"
+source += "for (int i = 0; i < times; i++) sum += x[(get_global_id(0) + i) % 64]; y[get_global_id(0)] = sum > 0; }"
+x, y = (cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=np.full(64, v, np.float32)) for v in (2, 0))
+kernel = cl.Kernel(cl.Program(context, source).build(), "summed")
+for times in (3, 300000):
+    kernel(queue, (64,), None, x, y, np.int32(times)).wait()
+""")
+    row = captured(sys.executable, str(script))["summed"]
+    assert row["sizes"] == 2 and replay(row, pocl).file.sizes == {"times": 3}
 
 
 @needs_headers

@@ -88,6 +88,11 @@ class Launch:
     """Empty unless the contents of one run are here."""
 
     @property
+    def has_changed(self) -> bool:
+        """Whether its contents are here, and it changed some: those that it left may be inputs or outputs."""
+        return any(argument.after for argument in self.arguments)
+
+    @property
     def identity(self) -> tuple[str, Path, str]:
         """What the launches of one kernel have in common."""
         return self.kernel, self.source, self.options
