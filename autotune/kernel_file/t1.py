@@ -272,9 +272,9 @@ def _evaluated(node: ast.expr, known: Mapping[str, Any]) -> Any:
 
 
 def _one(value: Any) -> Any:
-    """Return a value of a list; lists of lists would grow with each level. Raises ValueError for a list."""
+    """Return a value of a list; lists of lists would grow with each level. Raises TypeError for a list."""
     if isinstance(value, list):
-        raise ValueError
+        raise TypeError
     return _bounded(value)
 
 
