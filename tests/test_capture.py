@@ -16,7 +16,7 @@ import pytest
 from autotune.capture import recording
 from autotune.capture.proposals import Proposal, guarded, propose, split_options, text_of
 from autotune.capture.recording import build_library
-from autotune.errors import UsageError
+from autotune.errors import AutotuneError, UsageError
 from autotune.export.c_package import package_files
 from autotune.export.contents import DeviceTable
 from autotune.kernels import FILES, families_of_files, find_family
@@ -76,7 +76,9 @@ def launches(tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "include" / "deep").mkdir(parents=True)
     (folder / "include" / "shared.h").write_text('#include "deep/first.h"\n')
     (folder / "include" / "deep" / "first.h").write_text('#include "second.h"\n')
-    (folder / "include" / "deep" / "second.h").write_text("#define SHARED 1\n")
+    (folder / "include" / "deep" / "second.h").write_text(
+        "#pragma once\n#define SHARED 1\nint own(int x) { return x; }\n"
+    )
     return compiled(folder, (str(DATA / "launches.c"),), "launches")
 
 
@@ -136,6 +138,24 @@ def test_kernels_of_a_python_program_are_replayed_and_tuned(
         ["tune", rows["matmul"]["file"], "--device", pocl.selector, "--trials", "3", "--db", str(db_file), "--quiet"]
     )
     assert "matmul(TILE=" in tuned.out
+
+
+def test_of_launches_one_is_taken_that_changed_something(captured: Any, tmp_path: Path, pocl: Device) -> None:
+    """After one that changed nothing, no one can tell what it writes from what it reads."""
+    script = tmp_path / "again.py"
+    script.write_text("""
+import numpy as np, pyopencl as cl
+context = cl.create_some_context(False)
+queue = cl.CommandQueue(context)
+source = "kernel void summed(global float *x, global float *y, int times) { float sum = 0;"
+source += "for (int i = 0; i < times; i++) sum += x[(get_global_id(0) + i) % 64]; y[get_global_id(0)] = sum > 0; }"
+x, y = (cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=np.full(64, v, np.float32)) for v in (2, 0))
+kernel = cl.Kernel(cl.Program(context, source).build(), "summed")
+for times in (3, 300000):
+    kernel(queue, (64,), None, x, y, np.int32(times)).wait()
+""")
+    row = captured(sys.executable, str(script))["summed"]
+    assert row["sizes"] == 2 and replay(row, pocl).file.sizes == {"times": 3}
 
 
 @needs_headers
@@ -278,6 +298,14 @@ def test_contents_make_room_for_those_of_launches_that_take_longer(
     assert {bool(launch.arguments) for launch in found} == {True, False}
 
 
+def test_what_a_program_has_preloaded_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("LD_PRELOAD", str(build_library()))
+    with pytest.raises(AutotuneError, match="called no OpenCL"):
+        recording.record(["sh", "-c", f"echo $LD_PRELOAD > {tmp_path / 'told'}"], tmp_path / "empty", 1)
+    assert (tmp_path / "told").read_text().split() == [f"{build_library()}:{build_library()}"]
+
+
 def test_what_cannot_be_captured_is_refused_with_a_hint(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,6 +375,7 @@ def test_numbers_are_those_that_the_kernel_uses() -> None:
         "USED": [1, 2, 4, 8, 16], "DEEP": [1, 2, 4, 8], "SWITCH": [0, 1],
     }  # fmt: skip
     assert guarded("#define A 1 // one\n#define B 2", ["A"]) == "#ifndef A\n#define A 1 // one\n#endif\n#define B 2"
+    assert guarded("#define A 1 /* one\n or 2 */", ["A"]) == "#define A 1 /* one\n or 2 */", "no #endif in a comment"
     assert split_options("-D A=1 -I include -cl-mad-enable -DB='x y'") == [
         "-DA=1", "-Iinclude", "-cl-mad-enable", "-DB=x y",
     ]  # fmt: skip

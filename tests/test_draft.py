@@ -49,6 +49,11 @@ def drafted(folder: Path, source: str, kernel: str = "") -> KernelFile:
     return read_kernel_file(folder / "drafted.toml")
 
 
+def test_words_that_formulas_cannot_have_become_no_sizes(tmp_path: Path) -> None:
+    file = drafted(tmp_path, "kernel void rows(global float *x, int in, int calls, int rows) { x[rows] = in; }")
+    assert [*file.sizes] == ["rows"] and [*file.arguments] == ["x", "in", "calls", "rows"]
+
+
 def test_products_are_no_declarations_and_arguments_no_parameters(tmp_path: Path) -> None:
     file = drafted(tmp_path, PRODUCT)
     assert file.parameters == {

@@ -145,6 +145,12 @@ def test_what_cannot_be_translated_is_said(folder: Path, keys: tuple[Any, ...], 
         (("ConfigurationSpace", "TuningParameters", 0, "Values"), "list(range(10**9))", "not a list of numbers"),
         (("ConfigurationSpace", "TuningParameters", 0, "Values"), "[9**9**9]", "not a list of numbers"),
         (("ConfigurationSpace", "TuningParameters", 0, "Values"), "[]", "not a list of numbers"),
+        # With three such levels, and a thousand values each, there were more lists than memory.
+        (
+            ("ConfigurationSpace", "TuningParameters", 0, "Values"),
+            "[[b for b in range(9)] for a in range(9)]",
+            "not a list of numbers",
+        ),
         (("ConfigurationSpace", "TuningParameters", 0, "Values"), "[1.5, '\"']", "cannot stand in a #define"),
         (("ConfigurationSpace", "TuningParameters", 0, "Name"), "a b", "cannot stand in a #define"),
         (("KernelSpecification", "ProblemSize"), [0], r"ProblemSize\[0\]: must be from 1"),

@@ -103,3 +103,12 @@ def test_values_known_beforehand_change_no_answer() -> None:
             assert bool(rest(problem.constraint_values())) == bool(constraint.condition(values)), constraint.name
             shorter += len(rest.text) < len(constraint.condition.text)
     assert shorter > 1000
+
+
+@pytest.mark.parametrize("text", ["a and b", "a and b == 4", "(a or b) and c", "not a or b and c", "a % 4 and b"])
+def test_numbers_are_true_unless_they_are_0(text: str) -> None:
+    cases = [{"a": a, "b": b, "c": c} for a in (0, 1, 2, 4) for b in (0, 1, 2, 4) for c in (0, 1, 2)]
+    expected = [bool(eval(text, dict(FUNCTIONS), dict(case))) for case in cases]
+    assert [bool(Expression(text)(case)) for case in cases] == expected
+    columns = {name: np.array([case[name] for case in cases]) for name in "abc"}
+    assert np.asarray(Expression(text)(columns)).astype(bool).tolist() == expected

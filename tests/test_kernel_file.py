@@ -29,6 +29,7 @@ from autotune.kernels import FILES, families_of_files, find_family
 from autotune.kernels.render import names_read, render
 from autotune.lookup import TuningTable
 from autotune.lookup.contents import entries_of
+from autotune.lookup.legality import Legality
 from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
@@ -586,6 +587,7 @@ def test_contents_that_cannot_be_made_are_told_with_their_file(
         ('"int32", value = "n"', '"int32", value = 1.5', r"line 17: arguments\.n: a number of int32 cannot be 1\.5"),
         ("GROUP = [16, 32, 64]", 'GROUP = [16, "32"]', r"line 7: parameters\.GROUP: mixes numbers and texts"),
         ("GROUP = [16, 32, 64]", "n = [16, 32, 64]", r"parameters\.n: is also the name of a size"),
+        ("n = 1000", "n = 1000, in = 8", r"sizes\.in: this name is reserved: choose another"),
         ("{ n = 37 }", "{ m = 37 }", "line 4: check: m is not one of the sizes n"),
         ("work = { flops", "work = { flop", "line 10: work: has an unknown member .flop"),
         ("work = { flops", 'problems = [{ n = "many" }]\nwork = { flops', "line 10: problems: n must be a number"),
@@ -625,6 +627,20 @@ def test_arguments_other_than_the_kernel_declares_are_refused(
     folder: Path, before: str, after: str, message: str
 ) -> None:
     test_errors_name_file_line_and_key(folder, before, after, message)
+
+
+def test_launches_may_exchange_the_buffers_of_a_kernel(folder: Path, pocl: Device) -> None:
+    (folder / "scale.cl").write_text(SOURCE.replace("const float *x", "float *x"))
+    (folder / "right.py").write_text("def twice(x, factor):\n    return factor * factor * x\n")
+    launch = 'kernel = "scale", global_size = "round_up(ceil_div(n, PER_ITEM), GROUP)", local_size = "GROUP"'
+    there, back = (f'{{ {launch}, arguments = ["{a}", "{b}", "factor", "n"] }}' for a, b in ("xy", "yx"))
+    text = re.sub("(?m)^(global|local)_size.*\n", "", f"launches = [{there}, {back}]\n{FILE}")
+    text = text.replace('"out"', '"scratch"').replace(X, X.replace(" }", ', access = "inout" }'))
+    text = text.replace(RIGHT, 'python = "right.py:twice"')
+    trial = trial_of(pocl, family_of(folder, text), "37")
+    assert trial.state is TrialState.COMPLETE, trial.message
+    with pytest.raises(UsageError, match="in the order x, y, factor, n, and is given y, x, factor, n"):
+        family_of(folder, text.replace(f"{there}, ", ""))
 
 
 @pytest.mark.parametrize(
@@ -709,6 +725,14 @@ def test_a_default_that_is_not_possible_is_told(folder: Path, pocl: Device, caps
     assert "100: the default scale(GROUP=32, PER_ITEM=1) is not possible" in capsys.readouterr().err
 
 
+def test_a_template_may_define_what_its_parameters_are_for(folder: Path) -> None:
+    (folder / "scale.cl.j2").write_text("#define STEPS {{ UNROLL }}\nkernel void scale() { int steps = STEPS; }\n")
+    text = FILE.replace('"scale.cl"', '"scale.cl.j2"').replace("PER_ITEM = [", "UNROLL = [1, 2], PER_ITEM = [")
+    assert "UNROLL" in family_of(folder, text).algorithms[0].by_name
+    with pytest.raises(UsageError, match="the parameter UNROLL has no effect"):
+        family_of(folder, text.replace('.j2"', '"'))
+
+
 def test_sources_that_cannot_be_read_are_named(folder: Path) -> None:
     (folder / "scale.cl").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"scale\.cl is not UTF-8 text \(byte 0\)"):
@@ -719,6 +743,34 @@ def test_sources_that_cannot_be_read_are_named(folder: Path) -> None:
     (folder / "scale.cl").write_text("x" * (4 * 2**20 + 1))
     with pytest.raises(UsageError, match="is larger than 4 MiB"):
         family_of(folder)
+
+
+def test_what_is_to_be_included_once_is(folder: Path, pocl: Device) -> None:
+    (folder / "one.h").write_text('#pragma once\n#include "both.h"\n')
+    (folder / "two.h").write_text('#pragma once\n#include "both.h"\n#include "one.h"\n')
+    (folder / "both.h").write_text('# pragma once\n#include "two.h"\nfloat same(float x) { return x; }\n')
+    text = SOURCE.replace("= factor", "= same(factor)")
+    (folder / "scale.cl").write_text(f'#include "one.h"\n#include "two.h"\n{text}')
+    trial = trial_of(pocl, family_of(folder), "37")
+    assert trial.state is TrialState.COMPLETE, trial.message
+
+
+def test_a_comment_after_a_definition_goes_with_it(folder: Path, pocl: Device) -> None:
+    defined = "#define PER_ITEM 1 // like a/*.c\n#define GROUP 16 /* work-items\n   of a group */ /* at\n most */\n"
+    (folder / "scale.cl").write_text(SOURCE.replace("#define PER_ITEM 1\n", defined))
+    trial = trial_of(pocl, family_of(folder), "37")
+    assert trial.state is TrialState.COMPLETE, trial.message
+
+
+def test_sources_include_what_lies_anywhere_in_the_folder(folder: Path) -> None:
+    for name, text in {
+        "inc/factor.h": "#define FACTOR 2.5f\n",
+        "src/scale.cl": f'#include "../inc/factor.h"\n{SOURCE}',
+    }.items():
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(text)
+    family = family_of(folder, FILE.replace('"scale.cl"', '"src/scale.cl"'))
+    assert "#define FACTOR 2.5f" in render(family, family.usual, family.plan(family.requests[0].problem, family.usual))
 
 
 def test_a_mapping_takes_the_includes_of_its_sources_along(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -807,6 +859,24 @@ def test_a_python_function_is_a_reference(folder: Path, pocl: Device) -> None:
     assert trial_of(pocl, family_of(folder, text), "37").state is TrialState.WRONG_RESULT
 
 
+def test_an_output_that_no_reference_gives_is_told(folder: Path, pocl: Device) -> None:
+    text = FILE.replace(RIGHT, 'python = "right.py:scaled"').replace(X, f"{X[:-2]}, access = 'inout' }}")
+    (folder / "right.py").write_text("def scaled(x, factor):\n    return {'y': factor * x}\n")
+    (folder / "scale.cl").write_text(SOURCE.replace("const float *x", "float *x"))
+    trial = trial_of(pocl, family_of(folder, text), "37")
+    assert trial.state is TrialState.COMPLETE
+    assert trial.message == "x is not compared, as the reference does not give it: is access = 'scratch' meant?"
+
+
+def test_functions_get_whole_numbers_for_whole_arguments(folder: Path, pocl: Device) -> None:
+    (folder / "right.py").write_text("def scaled(x, factor):\n    return sum(x for _ in range(factor))\n")
+    (folder / "scale.cl").write_text(SOURCE.replace("float factor", "int factor"))
+    text = FILE.replace('kernel = "plain", global_size = "n"', 'python = "right.py:scaled"')
+    text = text.replace('scalar = "float32", value = 2.5', 'scalar = "int32", value = 3')
+    trial = trial_of(pocl, family_of(folder, text), "37")
+    assert trial.state is TrialState.COMPLETE, trial.message
+
+
 def test_stored_contents_and_outputs_are_used(folder: Path, pocl: Device) -> None:
     x = np.random.default_rng(1).random(37, np.float32)
     np.save(folder / "x.npy", x)
@@ -837,6 +907,17 @@ def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: 
     assert "name your kernel's file, or list it in AUTOTUNE_FAMILIES" in capsys.readouterr().err
     assert main(["lookup", "1000", "--family", file, "--device", pocl.slug, "--db", database]) == 0
     assert "match      exact" in capsys.readouterr().out
+
+
+def test_lookups_take_values_below_0_and_sizes_for_which_a_constraint_divides_by_0(folder: Path) -> None:
+    further = 'defines = { MOVED = "SHIFT" }\nconstraints = { whole = "4 % (n // 16) == 0 and n + SHIFT > 0" }'
+    text = re.sub(r"(?m)^constraints.*", further, FILE).replace("PER_ITEM = [", "SHIFT = [-1, 1], PER_ITEM = [")
+    family, limits = family_of(folder, text), DeviceLimits(max_work_group_size=64)
+    legality = Legality(family, limits)
+    for n in (64, 5) * 20:
+        problem = family.problem_type.parse(str(n))
+        assert bool(family.violations(problem, family.usual, limits)) == (n == 5)
+        assert legality.is_valid(family.usual, problem.constraint_values()) == (n == 64)
 
 
 def test_exported_options_are_all_that_a_build_needs_at_any_size(folder: Path) -> None:

@@ -5,7 +5,8 @@ import json
 import math
 import random
 import shutil
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +27,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.json_table import read_contents
-from autotune.lookup.legality import Legality
+from autotune.lookup.legality import _OFTEN, Check, Legality
 from autotune.lookup.predictor import Cost, Costs, Predictor, agrees
 from autotune.lookup.values import plain_predictor, read_predictors
 from autotune.measure import worker as worker_module
@@ -53,7 +54,7 @@ from autotune.search import Budget
 from autotune.search.task import Task
 from autotune.store import Store
 from autotune.testing import FakeWorker
-from factories import evaluation, even, product, provenance, trial
+from factories import evaluation, even, in_threads, naive, product, provenance, trial
 
 GPU = factories.device(
     limits=DeviceLimits(compute_units=16, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64))
@@ -494,6 +495,37 @@ def test_legality_agrees_with_the_family() -> None:
     assert verdicts == {True, False}
     for odd in (Configuration.of("of_tomorrow"), Configuration.of("naive", work_group_m=3, work_group_n=0)):
         assert legality.violation(odd, problems[0].constraint_values())
+
+
+def test_a_check_answers_whatever_another_thread_asks_it_meanwhile() -> None:
+    values = product(64, 64, 64).constraint_values()
+    begun = []
+
+    def stop_at(instruction: int, check: Check) -> Callable[[Any, str, Any], Any]:
+        """Return a tracer that has another thread ask often before an instruction of `Check.is_valid`."""
+        left = [instruction]
+
+        def trace(frame: Any, event: str, _: Any) -> Any:
+            if frame.f_code is not Check.is_valid.__code__:
+                return None
+            frame.f_trace_opcodes = True
+            left[0] -= event == "opcode"
+            if left[0] == 0 and event == "opcode":
+                begun.append(instruction)
+                in_threads(lambda: [check.is_valid(values) for _ in range(_OFTEN)])
+            return trace
+
+        return trace
+
+    former = sys.gettrace()
+    for instruction in range(1, 100):
+        check = Legality(FAMILY, GPU.limits).check(naive(4, 4), values)
+        sys.settrace(stop_at(instruction, check))
+        try:
+            assert check.is_valid(values)
+        finally:
+            sys.settrace(former)
+    assert len(begun) > 20
 
 
 # As text

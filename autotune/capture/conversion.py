@@ -15,6 +15,7 @@ from autotune.capture.proposals import Proposal, guarded, numbers_of, propose, s
 from autotune.capture.recording import LOCAL, PRIVATE, Argument, Launch, find_compiler
 from autotune.errors import AutotuneError
 from autotune.kernel_file.reading import RESERVED, read_kernel_file
+from autotune.kernel_file.source import once
 from autotune.model.problem import ELEMENT_TYPES, Problem
 from autotune.space.expression import FUNCTIONS
 
@@ -356,7 +357,7 @@ def _with_includes(text: str, folders: Sequence[Path]) -> str:
             count += 1
             if path is None or count > _MOST_INCLUDES:
                 return found[0]
-            return inserted(path.read_text("utf-8", "replace"), [path.parent])
+            return inserted(once(path.read_text("utf-8", "replace"), str(path.resolve())), [path.parent])
 
         return _INCLUDE.sub(included, text)
 

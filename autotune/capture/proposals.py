@@ -9,7 +9,9 @@ from autotune.kernel_file.draft import values_near
 
 MOST_PARAMETERS = 20
 _AXES = ("WORK_GROUP_X", "WORK_GROUP_Y", "WORK_GROUP_Z")
-_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d+)[uU]?\)?[ \t]*(?:(?://|/\*).*)?$", re.MULTILINE)
+_DEFINE = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d+)[uU]?\)?[ \t]*(?://.*|/\*.*\*/[ \t]*)?$", re.MULTILINE
+)
 _ANY_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(.*(?:\\\n.*)*)", re.MULTILINE)
 _ATTRIBUTE = re.compile(r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)")
 _FUNCTION = re.compile(r"(\w+)\s*\((?:[^()]|\([^()]*\))*\)\s*$")

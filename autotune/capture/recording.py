@@ -88,6 +88,11 @@ class Launch:
     """Empty unless the contents of one run are here."""
 
     @property
+    def has_changed(self) -> bool:
+        """Whether its contents are here, and it changed some: those that it left may be inputs or outputs."""
+        return any(argument.after for argument in self.arguments)
+
+    @property
     def identity(self) -> tuple[str, Path, str]:
         """What the launches of one kernel have in common."""
         return self.kernel, self.source, self.options
@@ -151,9 +156,9 @@ def find_compiler() -> list[str]:
 
 def _run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, bool]:
     """Run a program; return its exit status, and whether somebody ended it, directly or through this process."""
-    layers = os.environ.get("OPENCL_LAYERS")
-    if layers and "OPENCL_LAYERS" in variables:
-        variables = {**variables, "OPENCL_LAYERS": f"{variables['OPENCL_LAYERS']}:{layers}"}
+    for name in ("OPENCL_LAYERS", "LD_PRELOAD"):
+        if name in variables and os.environ.get(name):
+            variables = {**variables, name: f"{variables[name]}:{os.environ[name]}"}
     try:
         process = subprocess.Popen(command, env={**os.environ, **_BINARY_CACHES, **variables})  # noqa: S603
     except OSError as error:

@@ -66,7 +66,7 @@ def _write(launches: "list[Launch]", folder: Path, top: int) -> list[dict[str, o
     order = sorted(by_kernel.values(), key=lambda group: -sum(launch.time_ns for launch in group))
     rows: list[dict[str, object]] = []
     for group in order[:top]:
-        chosen = next((launch for launch in group if launch.arguments), group[0])
+        chosen = max(group, key=lambda launch: (launch.has_changed, bool(launch.arguments)))
         time_ns = sum(launch.time_ns for launch in group)
         name = re.sub(r"[^a-z0-9_]", "_", chosen.kernel.lower()).lstrip("_0123456789")[:20] or "kernel"
         if is_family(name) or name == "reference":

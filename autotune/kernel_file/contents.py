@@ -15,6 +15,7 @@ from autotune.kernel_file.format import ArgumentEntry, KernelFile
 from autotune.kernel_file.source import inside
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Plan, Role
+from autotune.model.problem import ELEMENT_TYPES
 from autotune.space.expression import Expression
 from autotune.space.family import Case
 
@@ -36,9 +37,9 @@ class FileCase(Case):
         self._file = file
         self.reference = reference
         self._seed = seed
-        scalars = {name: entry.value for name, entry in file.arguments.items() if entry.scalar}
-        fixed = {name: value for name, value in scalars.items() if _names_of(value) <= sizes.keys()}
-        sizes = {**{name: _number(value, sizes) for name, value in fixed.items()}, **sizes}
+        scalars = {name: entry for name, entry in file.arguments.items() if entry.scalar}
+        fixed = {name: entry for name, entry in scalars.items() if _names_of(entry.value) <= sizes.keys()}
+        sizes = {**{name: _scalar(entry, sizes) for name, entry in fixed.items()}, **sizes}
         numbers = np.random.default_rng(seed)
         inputs: dict[str, NDArray[Any]] = {}
         for buffer in plan.buffers:
@@ -94,6 +95,11 @@ class FileCase(Case):
             if share
         ]
         told += [f"{share:.3g} of the elements of {name} are NaN" for name, share in undefined.items() if share]
+        told += [
+            f"{name} is not compared, as the reference does not give it: is access = 'scratch' meant?"
+            for name in outputs
+            if name not in self.right
+        ]
         self.remark = "; ".join(told)
         if 1 in (*unwritten.values(), *undefined.values()):
             return float("inf")
@@ -279,6 +285,12 @@ def _usual_range(kind: "np.dtype[Any]") -> tuple[float, float]:
 
 def _bound(bound: str | float, known: Mapping[str, Any]) -> float:
     return float(_number(bound, known))
+
+
+def _scalar(entry: ArgumentEntry, known: Mapping[str, Any]) -> Any:
+    """Return the number that an argument is, for functions, which may count with those of whole types."""
+    value = _number(entry.value, known)
+    return int(value) if ELEMENT_TYPES[entry.scalar].is_whole else value
 
 
 def _number(value: str | float, known: Mapping[str, Any]) -> Any:

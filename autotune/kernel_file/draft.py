@@ -23,6 +23,7 @@ from autotune.kernel_file.declarations import (
     without_strings,
     written_out,
 )
+from autotune.kernel_file.reading import RESERVED
 from autotune.kernel_file.source import with_includes
 from autotune.model.problem import ELEMENT_TYPES, Problem
 
@@ -207,7 +208,8 @@ class _Source:
 def _lines(name: str, source: _Source, arguments: list[Argument], group: str) -> Iterator[str]:
     numbers = [a for a in arguments if not a.is_pointer and not is_image(a) and a.element[0] in ("int32", "uint32")]
     large = [name for name, value in source.numbers.items() if value > _LARGEST]
-    free = [a.name for a in numbers if not hasattr(Problem, a.name) and not _NO_SIZES.fullmatch(a.name)]
+    taken = [a.name for a in numbers if hasattr(Problem, a.name) or a.name in RESERVED]
+    free = [a.name for a in numbers if a.name not in taken and not _NO_SIZES.fullmatch(a.name)]
     sizes = free or large or ["n"]
     parameters = {
         key: values_near(key, value, source.text) for key, value in source.numbers.items() if key not in sizes

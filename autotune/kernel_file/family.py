@@ -207,7 +207,7 @@ class FileFamily(KernelFamily):
         formulas = [*file.build_options, *map(str, file.defines.values())]
         formulas += [f"{launch.global_size} {launch.local_size} {launch.when}" for launch in file.all_launches]
         formulas += [f"{entry.size} {entry.local} {entry.value}" for entry in file.arguments.values()]
-        text = " ".join(formulas) + re.sub(r"^#define .*$", "", source, count=len(file.parameters), flags=re.MULTILINE)
+        text = " ".join(formulas) + re.sub(r"(?m)^#define (\w+) \{\{ \1 \}\}$", "", source)
         used = set(re.findall(r"\w+", text))
         for name in file.parameters:
             if name not in used:

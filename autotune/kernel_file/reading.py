@@ -1,6 +1,7 @@
 """Reads kernel files as hostile input; says what is wrong beyond the types and bounds of their values."""
 
 import dataclasses
+import keyword
 import re
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
@@ -22,7 +23,8 @@ MOST_COMBINATIONS = 2_000_000
 MOST_CONFIGURATIONS = 10**11
 BESIDE_SIZES = ("calls", "label")
 """Members of a problem that are not sizes."""
-RESERVED = (*BESIDE_SIZES, "algorithm")
+RESERVED = (*BESIDE_SIZES, "algorithm", *keyword.kwlist)
+"""Names that sizes and parameters cannot have; those of Python's words, such as ``in``, would be none in formulas."""
 
 Faults = Iterator[tuple[str, str]]
 """Keys, such as ``arguments.a``, each with a message."""

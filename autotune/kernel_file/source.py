@@ -1,6 +1,7 @@
 """The source of a kernel file's kernels: its files with includes inserted, and the ``#define`` lines before them."""
 
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from autotune.kernel_file.format import MOST_SOURCE_BYTES, KernelFile
 
 TEMPLATE = ".j2"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]{1,500})"[^\n]*$', re.MULTILINE)
+_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b[^\n]*$", re.MULTILINE)
 _MOST_INCLUDED = 100
 
 
@@ -31,7 +33,8 @@ def template_of(file: KernelFile, sources: Sequence[str]) -> str:
 
 def _without_definitions(text: str, names: Sequence[str]) -> str:
     """Return a source without the lines that define these names: the kernel file says what their values are."""
-    pattern = rf"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(?:{'|'.join(names)})\b(?!\()(?:\\\r?\n|.)*$"
+    rest = r"(?:\\\r?\n|//(?:\\\r?\n|.)*|/\*(?s:.{0,4096}?)\*/|.)*$"  # a comment may go on for lines
+    pattern = rf"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(?:{'|'.join(names)})\b(?!\(){rest}"
     return re.sub(pattern, lambda found: "\n" * found[0].count("\n"), text, flags=re.MULTILINE)
 
 
@@ -62,7 +65,9 @@ def with_includes(path: Path, folder: Path | None = None) -> str:
     """
     count = 0
 
-    def of(path: Path) -> str:
+    def of(path: Path, within: Sequence[Path] = ()) -> str:
+        text, holders = read_text(path), [*within, path]
+
         def included(found: re.Match[str]) -> str:
             nonlocal count
             beside = path.parent / found[1]
@@ -71,12 +76,26 @@ def with_includes(path: Path, folder: Path | None = None) -> str:
             count += 1
             if count > _MOST_INCLUDED:
                 raise UsageError(f"{path} includes more than {_MOST_INCLUDED} files, perhaps itself")
-            return of(inside(root, str(beside)))
+            other = inside(root, str(beside))
+            if other in holders and _ONCE.search(read_text(other)):
+                return ""
+            return once(of(other, holders), other.relative_to(root.resolve()).as_posix())
 
-        return _INCLUDE.sub(included, read_text(path))
+        return _INCLUDE.sub(included, text)
 
     root = folder or path.parent
     return of(path)
+
+
+def once(text: str, name: str) -> str:
+    """Return the text of an included file, with a guard of its own name where it says ``#pragma once``.
+
+    In the text of another file, that line would say nothing.
+    """
+    if not _ONCE.search(text):
+        return text
+    guard = f"INCLUDED_{zlib.crc32(name.encode()):08X}"
+    return f"#ifndef {guard}\n#define {guard}\n{_ONCE.sub('', text)}\n#endif"
 
 
 def _verbatim(text: str) -> str:

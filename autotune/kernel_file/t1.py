@@ -259,7 +259,7 @@ def _evaluated(node: ast.expr, known: Mapping[str, Any]) -> Any:
         case ast.Call(func=ast.Name(id="range"), args=limits, keywords=[]):
             return list(_bounded(range(*(_evaluated(limit, known) for limit in limits))))
         case ast.ListComp(elt=item, generators=[ast.comprehension(target=ast.Name(id=name), iter=items, ifs=[])]):
-            return [_bounded(_evaluated(item, {**known, name: value})) for value in _evaluated(items, known)]
+            return [_one(_evaluated(item, {**known, name: value})) for value in _evaluated(items, known)]
         case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _ARITHMETIC:
             a, b = _evaluated(left, known), _evaluated(right, known)
             is_list = isinstance(a, list) and isinstance(b, list) and isinstance(operation, ast.Add)
@@ -269,6 +269,13 @@ def _evaluated(node: ast.expr, known: Mapping[str, Any]) -> Any:
                 raise ValueError
             return _bounded(_ARITHMETIC[type(operation)](a, b))
     raise ValueError
+
+
+def _one(value: Any) -> Any:
+    """Return a value of a list; lists of lists would grow with each level. Raises TypeError for a list."""
+    if isinstance(value, list):
+        raise TypeError
+    return _bounded(value)
 
 
 def _bounded(value: Any) -> Any:

@@ -56,9 +56,9 @@ class Check:
         faults: Sequence[Fault] = (),
     ) -> None:
         self._open: list[Constraint] = []
-        self._all_open: Expression | None = None
+        self._rest: tuple[Expression, Mapping[str, Value]] | None = None
+        """The open conditions in one, with values that it needs; one attribute, since another thread may be asking."""
         self._known: dict[str, Value] = {}
-        self._fixed: dict[str, Value] = {}
         self._times_asked = 0
         self._always = next(iter(family.misfits(configuration)), "")
         if not self._always:
@@ -70,30 +70,39 @@ class Check:
         for constraint in algorithm.constraints:
             if constraint.condition.names & (problem_names.keys() - given.keys()):
                 self._open.append(constraint)
-            elif not constraint.condition(known) and not self._always:
+            elif not self._always and not _holds(constraint.condition, known):
                 self._always = f"{constraint.name}: {constraint.because}"
         if self._open:
-            self._all_open = _joined(tuple(constraint.condition.text for constraint in self._open))
-        needed = self._all_open.names if self._all_open else frozenset()
-        self._known = self._fixed = {name: value for name, value in known.items() if name in needed}
+            condition = _joined(tuple(constraint.condition.text for constraint in self._open))
+            self._known = {name: value for name, value in known.items() if name in condition.names}
+            self._rest = condition, self._known
 
     def is_valid(self, problem_values: Mapping[str, Value]) -> bool:
         """Return whether there is no violation; faster than `violation` if there is one."""
         if self._always:
             return False
-        if self._all_open is None:
+        if self._rest is None:
             return True
+        condition, fixed = self._rest
         self._times_asked += 1
         if self._times_asked == _OFTEN:
-            self._all_open, self._fixed = self._all_open.given(self._fixed), {}
-        return bool(self._all_open({**problem_values, **self._fixed} if self._fixed else problem_values))
+            condition, fixed = self._rest = condition.given(fixed), {}
+        return _holds(condition, {**problem_values, **fixed} if fixed else problem_values)
 
     def violation(self, problem_values: Mapping[str, Value]) -> str:
         if self._always or self.is_valid(problem_values):
             return self._always
         values = {**problem_values, **self._known}
-        broken = next(constraint for constraint in self._open if not constraint.condition(values))
+        broken = next(constraint for constraint in self._open if not _holds(constraint.condition, values))
         return f"{broken.name}: {broken.because}"
+
+
+def _holds(condition: Expression, values: Mapping[str, Value]) -> bool:
+    """Return whether a condition holds; one that divides by zero does not."""
+    try:
+        return bool(condition(values))
+    except ZeroDivisionError:
+        return False
 
 
 @lru_cache(maxsize=256)

@@ -29,6 +29,8 @@ class _Language:
 
     all_of: str
     any_of: str
+    truth: str
+    """What an operand of these two is as a truth value, where it is a number."""
     negation: str
     division: str
     choice: str
@@ -37,13 +39,13 @@ class _Language:
 
 
 _PYTHON = _Language(
-    all_of=" & ", any_of=" | ", negation="({} == False)", division="//", number=repr,
+    all_of=" & ", any_of=" | ", truth="({} != 0)", negation="({} == False)", division="//", number=repr,
     choice="_choose({}, lambda: {}, lambda: {})",
     calls={name: f"{name}({{a}}, {{b}})" for name in ("min", "max", "ceil_div", "round_up")},
 )  # fmt: skip
-"""For scalars and arrays: `and` becomes `&` on comparisons."""
+"""For scalars and arrays: `and` becomes `&` on truth values."""
 _C = _Language(
-    all_of=" && ", any_of=" || ", negation="(!{})", division="/", number=lambda value: str(int(value)),
+    all_of=" && ", any_of=" || ", truth="{}", negation="(!{})", division="/", number=lambda value: str(int(value)),
     choice="({} ? {} : {})",
     calls={
         "min": "({a} < {b} ? {a} : {b})",
@@ -142,7 +144,10 @@ class _Known(ast.NodeTransformer):
         self._values = values
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(self._values[node.id]) if node.id in self._values else node
+        value = self._values.get(node.id, "")
+        if isinstance(value, int) and value < 0:  # expressions do not allow a sign
+            return ast.BinOp(ast.Constant(0), ast.Sub(), ast.Constant(-value))
+        return ast.Constant(value) if node.id in self._values else node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         node.args = [self.visit(argument) for argument in node.args]
@@ -196,7 +201,7 @@ class _Writer:
         match node:
             case ast.BoolOp(op=operator, values=values):
                 joint = language.all_of if isinstance(operator, ast.And) else language.any_of
-                return _joined(joint, map(self.write, values))
+                return _joined(joint, map(self._truth, values))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return language.negation.format(self.write(operand))
             case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
@@ -217,6 +222,13 @@ class _Writer:
             case ast.Constant(value=int() as value):
                 return language.number(value)
         _refuse(self.text, node)
+
+    def _truth(self, node: ast.expr) -> str:
+        """Return an operand of `and` and `or`, for which ``&`` and ``|`` stand: 4 & 2 is 0, and both are true."""
+        is_truth = isinstance(node, ast.BoolOp | ast.Compare) or (
+            isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        )
+        return self.write(node) if is_truth else self.language.truth.format(self.write(node))
 
     def _compare(self, left: ast.expr, operator: ast.cmpop, right: ast.expr) -> str:
         if isinstance(operator, ast.In) and isinstance(right, ast.Tuple):

@@ -10,6 +10,7 @@ enum { COUNT = 1024, GROUP = 16 };
 
 static const char *const source =
     "#include \"shared.h\"\n"
+    "#include \"shared.h\"\n"
     "#define UNROLL 4\n"
     "typedef struct { float by; int shift; } params;\n"
     "__kernel void adjust(__global float *x, params p, float4 w) {\n"
