@@ -182,13 +182,17 @@ class FakeAdb:
         self.phones: dict[str, FakePhone] = {}
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.close()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, which would else accept for the next server:
+        self._accepting.join()
+        self._listener.close()  # that may get the number of this descriptor
         for phone in self.phones.values():
             phone.unplug()
             phone.kill_all()

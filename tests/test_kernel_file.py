@@ -968,7 +968,7 @@ def test_the_choice_of_a_c_program_meets_the_constraints(folder: Path) -> None:
     from factories import device, winner  # here, since a function of this module is run by itself
 
     constraints = """
-constraints.whole = "n % PER_ITEM == 0 and 4096 % n >= 0"
+constraints.whole = "n % PER_ITEM == 0 and 4096 % n >= 0 and 4096 % (n // 16) < 4096"
 constraints.small = "GROUP * PER_ITEM <= max_work_group_size and min(n, 4096) >= GROUP"
 """
     family = family_of(folder, re.sub(r"(?m)^constraints.*", constraints, FILE))

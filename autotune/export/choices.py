@@ -92,13 +92,17 @@ def _row(family: KernelFamily, winner: Winner, needs: str, numbers: Sequence[str
 
 
 def _needs(family: KernelFamily, configuration: Configuration, limits: DeviceLimits, sizes: Sequence[str]) -> str:
-    """Return what the constraints on a configuration ask of the sizes, on a device with these limits."""
+    """Return what the constraints on a configuration ask of the sizes, on a device with these limits.
+
+    A constraint that divides by zero does not hold, as in a lookup.
+    """
     algorithm = family.algorithm(configuration.algorithm)
     of_device = {name: value for name, value in limits.constraint_values().items() if name not in sizes}
     known = [c.condition for c in algorithm.constraints if _is_decided_by(sizes, c, algorithm)]
     open_ones = [condition.given({**of_device, **dict(configuration.values)}) for condition in known]
     places = {name: f"(long long)wanted[{number}]" for number, name in enumerate(sizes)}
-    return " && ".join(one.to_c(places.__getitem__, str) for one in open_ones if one.names)
+    asked = [part for one in open_ones if one.names for part in (*one.divisors, one)]
+    return " && ".join(part.to_c(places.__getitem__, str) for part in asked)
 
 
 def _is_decided_by(sizes: Sequence[str], constraint: Constraint, algorithm: Algorithm) -> bool:

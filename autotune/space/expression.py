@@ -117,6 +117,18 @@ class Expression:
         """Return the expression with these values substituted and constants folded, which is faster to evaluate."""
         return Expression(ast.unparse(_Known(values).visit(ast.parse(self.text, mode="eval").body)))
 
+    @property
+    def divisors(self) -> list["Expression"]:
+        """What it divides by, numbers left out, the innermost first: where one is 0 it has no value."""
+        found: list[ast.expr] = []
+        for node in ast.walk(ast.parse(self.text, mode="eval")):
+            match node:
+                case ast.BinOp(op=ast.FloorDiv() | ast.Mod(), right=divisor):
+                    found.append(divisor)
+                case ast.Call(func=ast.Name(id="ceil_div" | "round_up"), args=[_, divisor]):
+                    found.append(divisor)
+        return [Expression(ast.unparse(one)) for one in reversed(found) if not isinstance(one, ast.Constant)]
+
     def taking(self, *names: str) -> Callable[..., int]:
         """Return a function of these names by position, for numbers only: the fastest way to evaluate often."""
         return cast(
