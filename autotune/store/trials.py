@@ -43,6 +43,11 @@ from autotune.store.owner import Owner
 from autotune.store.transactions import Transactions, reads
 
 
+ROWS_AT_ONCE = 1000
+"""Trials that are fetched at once. Were it all of them, converting them might take longer than a server lets a
+transaction be idle."""
+
+
 class TrialRow(ProvenanceColumns, Base):
     """One trial. Rows are only ever added.
 
@@ -220,6 +225,7 @@ class TrialLedger(Transactions):
             .order_by(TrialRow.id)
             .limit(limit)
             .offset(offset or None)
+            .execution_options(yield_per=ROWS_AT_ONCE)
         )
         if problem is not None:
             query = query.where(ProblemRow.spec == problem.key)
