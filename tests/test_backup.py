@@ -1,6 +1,7 @@
 """Backups of a database in use, restored elsewhere and in place."""
 
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -99,6 +100,26 @@ def test_a_damaged_database_is_told_and_the_earlier_backup_kept(db_file: Path, t
     with pytest.raises(StoreError):
         back_up(target, copy)
     assert copy.read_bytes() == before
+
+
+@pytest.mark.parametrize("place", [20, 100], ids=["header", "tables"])
+def test_a_backup_replaces_a_damaged_database_unless_it_is_in_use(
+    db_file: Path, tmp_path: Path, run: Run, place: int
+) -> None:
+    target, copy, kept = parse_target(db_file), tmp_path / "copy", tmp_path / "kept"
+    log = db_file.with_name(f"{db_file.name}-wal")
+    back_up(target, copy)
+    with Store.open(db_file) as store:
+        fill(store)
+        shutil.copy(log, kept)
+        with db_file.open("r+b") as file:
+            file.seek(place)
+            file.write(b"\xff" * 80)
+        with pytest.raises(StoreError, match="in use"):
+            restore(target, copy, replaces=True)
+    shutil.copy(kept, log)  # as a process leaves it that is killed
+    run(["restore", str(copy), "--db", str(db_file), "--force"])
+    assert rows(db_file, COUNTS) == [(0, 0)]
 
 
 def test_a_database_server_is_backed_up_and_restored_into_an_empty_database(

@@ -1,4 +1,4 @@
-"""Half-sent requests: they are closed in time, and others are served meanwhile."""
+"""Half-sent requests, and answers that nobody reads: they are closed in time, and others are served meanwhile."""
 
 import contextlib
 import resource
@@ -29,13 +29,17 @@ HALF_BODY = (
 
 
 @contextlib.contextmanager
-def sending(url: str, data: bytes, count: int = 1) -> Iterator[list[socket.socket]]:
-    """Connections that have sent so much, and send no more by themselves."""
+def sending(url: str, data: bytes, count: int = 1, receives: int = 0) -> Iterator[list[socket.socket]]:
+    """Connections that have sent so much, and send no more by themselves; `receives` is the size of their buffer."""
     port = int(url.rpartition(":")[2])
     with contextlib.ExitStack() as stack:
         opened = []
         for _ in range(count):
-            opened.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), 10)))
+            opened.append(stack.enter_context(socket.socket()))
+            opened[-1].settimeout(10)
+            if receives:
+                opened[-1].setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receives)
+            opened[-1].connect(("127.0.0.1", port))
             with contextlib.suppress(ConnectionError):
                 opened[-1].sendall(data)
         yield opened
@@ -107,6 +111,44 @@ def test_answers_that_are_waited_for_are_not_cut_off(server: Server, monkeypatch
         for _ in range(4):
             assert client.jobs() == []  # over one connection
             time.sleep(0.4)
+
+
+PAGES = b"GET /page/parts.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 80
+
+
+@pytest.fixture
+def tight(server: Server) -> Server:
+    """For whose answers the system has small buffers."""
+    server.servers[0].sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16384)
+    return server
+
+
+def test_a_client_that_reads_nothing_of_its_answers_is_not_waited_for(
+    tight: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "READ_LIMIT_S", 1.0)
+    with sending(tight.url, PAGES, receives=1024):
+        wait_for(lambda: unsent(tight))
+        wait_for(lambda: not unsent(tight), 8)
+    assert client.jobs() == []
+
+
+def test_a_client_that_reads_slowly_gets_all_of_its_answers(tight: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SWEEP_S", 0.02)
+    monkeypatch.setattr(connections, "READ_LIMIT_S", 0.5)
+    monkeypatch.setattr(tight.config, "timeout_keep_alive", 0.2)
+    data, began = b"", time.monotonic()
+    with sending(tight.url, PAGES, receives=1024) as [connection]:
+        while more := connection.recv(65536):
+            data += more
+            time.sleep(len(more) / 2**20)
+    assert data.count(b"HTTP/1.1 200 OK") == 80
+    assert time.monotonic() - began > 1
+
+
+def unsent(server: Server) -> int:
+    """Bytes of answers that wait to be read."""
+    return sum(its.transport.get_write_buffer_size() for its in list(server.server_state.connections))
 
 
 FEW_FILES = """

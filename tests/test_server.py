@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
 from autotune.search import Budget, tune
-from autotune.store import Store, database, failures, job_steps, new_owner
+from autotune.store import Store, database, failures, job_steps, new_owner, snapshot, trials
 from autotune.store.database import parse_target
 from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.store.models import problem_id
@@ -147,6 +148,42 @@ def test_what_a_client_held_that_fell_silent_is_let_go(postgresql: str, monkeypa
             add(store, 1)
             silent.invalidate()
         assert len(stored(store)) == 2
+
+
+def test_many_trials_are_read_however_long_it_takes_to_convert_them(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(row: Any) -> Trial:
+        time.sleep(0.05)
+        return to_trial(row)
+
+    to_trial = trials.to_trial
+    monkeypatch.setattr(trials, "to_trial", slowly)
+    monkeypatch.setattr(trials, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(database, "IDLE_LIMIT_S", 0.4)
+    monkeypatch.setattr(failures, "AWAY_PATIENCE_S", 1.0)
+    with Store.open(postgresql) as store:
+        for number in range(20):
+            add(store, number)
+        assert stored(store) == [Configuration.of("naive", number=number) for number in range(20)]
+
+
+def test_a_snapshot_is_written_however_slow_its_disk_is(
+    postgresql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(whole: Path, compact: Path) -> None:
+        time.sleep(1.0)
+        compact_at_once(whole, compact)
+
+    compact_at_once = snapshot._compact
+    monkeypatch.setattr(snapshot, "_compact", slowly)
+    monkeypatch.setattr(database, "IDLE_LIMIT_S", 0.4)
+    monkeypatch.setattr(failures, "AWAY_PATIENCE_S", 1.0)
+    with Store.open(postgresql) as store:
+        add(store)
+        store.snapshot(tmp_path / "copy.sqlite")
+    with Store.open(tmp_path / "copy.sqlite", read_only=True) as copy:
+        assert len(stored(copy)) == 1
 
 
 # When it goes away

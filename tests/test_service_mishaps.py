@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,7 @@ from invented_service import (
     submitted,
     wait_for,
 )  # fmt: skip
+from ports import free_port
 
 DEVICE = INVENTED_PROCESSOR
 SHAPE = "96,96,96"
@@ -571,3 +573,31 @@ def test_what_counts_once_is_sent_once_where_the_connection_breaks(submit: Calla
             with pytest.raises(UnreachableError):
                 submit(client)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("status", ["502 Bad Gateway", "503 Service Unavailable"])
+def test_who_follows_a_job_goes_on_when_the_service_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    """Meanwhile a proxy says that nobody is there, or the service that its database is away."""
+    monkeypatch.setattr("autotune.remote.client.RETRY_S", 0.02)
+    port = free_port()
+    names: list[str] = []
+
+    def follow(client: Client, job_id: int) -> None:
+        names.extend(event.name for event in client.follow(job_id))
+
+    with ThreadPoolExecutor(1) as threads:
+        with serving(tmp_path / "db.sqlite", port=port) as server, Client(server.url) as client:
+            job = submitted(server, client)
+            following = threads.submit(follow, Client(server.url), job["id"])
+            wait_for(lambda: server.service.feed._channels)
+        with closing(socket.create_server(("127.0.0.1", port))) as proxy:
+            proxy.settimeout(20)
+            connection, _ = proxy.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
+        with serving(tmp_path / "db.sqlite", port=port) as server, offering(server.url):
+            following.result(60)
+    assert "problem_finished" in names

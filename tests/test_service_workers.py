@@ -37,6 +37,7 @@ from autotune.store import workers as workers_module
 from autotune.store.jobs import JobKind, NewJob
 from autotune.store.workers import Standing, digest_of, model_of
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from databases import rows
 from factories import Run, provenance
 from invented_service import (
     HandMade,
@@ -429,6 +430,18 @@ def test_only_the_worker_that_lost_a_trial_takes_it_out_of_quarantine(any_store:
     assert any_store.trials(DEVICE.slug, "gemm") == []
     assert any_store.add_late(DEVICE, PROBLEM, late, PROVENANCE, "w1")
     assert any_store.quarantined() == []
+
+
+def test_nothing_is_stored_of_what_a_worker_never_had_in_hand(any_store: Store, place: str) -> None:
+    """Else it could fill the disk, and the memory of the service, with devices and problems that it invents."""
+    counts = "SELECT (SELECT count(*) FROM devices), (SELECT count(*) FROM problems)"
+    before = rows(place, counts)
+    for size in range(1, 4):
+        problem, device = GemmProblem(m=size, n=8, k=8), replace(DEVICE, driver=f"invented {size}")
+        trial = FakeWorker(lambda _: 5000.0).run(replace(JOB, problem=problem))
+        assert not any_store.add_late(device, problem, trial, PROVENANCE, "w1")
+    assert rows(place, counts) == before
+    assert not any_store._ids
 
 
 def test_what_crashed_by_then_is_quarantined_as_crashed(any_store: Store) -> None:

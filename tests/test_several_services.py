@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -117,6 +118,17 @@ def test_the_queue_forgets_what_has_ended(stores: tuple[Store, Store], postgresq
     one.jobs.cancel(job_id)
     assert entries(postgresql) == []
     assert states(one, job_id) == ["done", "cancelled", "cancelled"]
+
+
+def test_what_is_put_back_is_taken_at_once_though_the_clock_of_a_service_is_fast(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = datetime.now(UTC) + timedelta(hours=1)
+    monkeypatch.setattr("procrastinate.utils.utcnow", lambda: fast)
+    one, two = stores
+    one.jobs.add(NEW)
+    one.jobs.requeue(taken(one), 1.0, "")
+    assert taken(two).number == 0
 
 
 def test_a_stalled_search_is_taken_up_and_its_first_service_can_do_nothing_more(

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
-from autotune.errors import UnreachableError
+from autotune.errors import RefusedError, UnreachableError
 from autotune.remote.connection import Connection
 
 SILENCE_S = 60.0
 """Read timeout of event streams; the service sends something every 15 s."""
 RETRY_S = 2.0
+_FOR_A_WHILE = frozenset({502, 503, 504})
+"""Statuses of a service, or of a proxy in front of it, while it stops, starts or waits for its database."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,7 @@ class Client:
         return dict(self._connection.call("POST", f"/api/jobs/{job_id}/cancel", {}))
 
     def follow(self, job_id: int) -> Iterator[Event]:
-        """Yield the events of a job until it has ended, reconnecting when the service was unreachable.
+        """Yield the events of a job until it has ended, reconnecting when the service was unreachable or unavailable.
 
         The data of each event `job` is the whole job, although the service sends only the changes.
         """
@@ -95,6 +97,10 @@ class Client:
                     else:
                         yield event
             except UnreachableError:
+                time.sleep(RETRY_S)
+            except RefusedError as error:
+                if error.status not in _FOR_A_WHILE:
+                    raise
                 time.sleep(RETRY_S)
 
     def devices(self) -> list[dict[str, Any]]:

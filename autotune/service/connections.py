@@ -2,7 +2,8 @@
 
 Uvicorn waits without limit for a request that has not arrived completely. Here a connection that keeps the service
 waiting for a request is closed when its time is up, or when its address or all addresses together hold too many of
-them, the oldest first: a client that really sends its request is done in a few milliseconds.
+them, the oldest first: a client that really sends its request is done in a few milliseconds. Nor is a client waited for
+that reads nothing of its answer.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 HEAD_LIMIT_S = 10.0
 BODY_LIMIT_S = 120.0
 """Enough for a table of 32 MiB over a slow line."""
+READ_LIMIT_S = 120.0
+"""How long a client may take nothing of an answer that waits to be sent."""
 MAX_HEAD_BYTES = 65_536
 MAX_AWAITED = 200
 """Maximum number of connections of one address on which a request is awaited."""
@@ -109,10 +112,13 @@ class Connections:
         now = time.monotonic()
         awaited = [connection for mine in self._awaited.values() for connection in mine]
         late = [connection for connection in awaited if now - connection.since > _LIMITS_S[connection.phase]]
-        for connection in late:
+        unread = [connection for connection in self._open if connection.is_unread(now)]
+        for connection in {*late, *unread}:
             connection.drop()
         if late:
             _LOG.info("%d connections were closed because no request arrived in time", len(late))
+        if unread:
+            _LOG.info("%d connections were closed because their answers were not read", len(unread))
         if self._open:
             self._sweep_soon()
 
@@ -133,6 +139,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self.address = ""
         self._connections = connections
         self._head_bytes = 0
+        self._unsent_bytes = 0
+        self._read_at = 0.0
+        """When the client had last taken all of its answer or some of it, as far as `is_unread` has seen."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -167,6 +176,14 @@ class LimitedProtocol(HttpToolsProtocol):
         """Close the connection at once."""
         self._connections.close(self)
         self.transport.abort()
+
+    def is_unread(self, now: float) -> bool:
+        """Return whether the client has long taken nothing of what waits to be sent. Called again and again."""
+        unsent, before = self.transport.get_write_buffer_size(), self._unsent_bytes
+        self._unsent_bytes = unsent
+        if unsent < before or not before:
+            self._read_at = now
+        return now - self._read_at > READ_LIMIT_S
 
     def _phase_of_request(self) -> Phase:
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request

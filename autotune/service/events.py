@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from starlette.exceptions import HTTPException
 
 from autotune.errors import AutotuneError
+from autotune.service.pools import BusyError
 from autotune.service.submission import FullError
 
 MAX_BEHIND = 200
@@ -111,11 +112,14 @@ class Feed:
             channel.end()
 
     def join(self, job_id: int, read: Read) -> "Reader":
-        """Follow a job. The caller has to call `leave` in the end. Raises FullError when there are too many readers."""
+        """Follow a job. The caller has to call `leave` in the end.
+
+        Raises FullError when there are too many readers, BusyError when the service is stopping.
+        """
         if sum(len(channel.readers) for channel in self._channels.values()) >= MAX_READERS:
             raise FullError(f"{MAX_READERS} readers are already following jobs", hint="try again later")
         if self._is_closed:
-            raise FullError("the service is stopping", hint="try again later")
+            raise BusyError("the service is stopping", hint="try again later")
         channel = self._channels.get(job_id)
         if channel is None:
             channel = self._channels[job_id] = _Channel(read, lambda: self._channels.pop(job_id, None))

@@ -127,4 +127,4 @@ class Store(TrialLedger, HistoryLedger, QuarantineLedger, WinnerLedger, CheckupL
         if self._target.path and target.exists() and self._target.path.samefile(target):
             raise StoreError(f"{target} is the database itself", hint="name another file")
         check_snapshot_path(target)
-        self.read(lambda session: write_snapshot(session.connection(), target, device_slug))
+        write_snapshot(self.read, target, device_slug)

@@ -102,12 +102,17 @@ def _copy(source: Path, to: Path) -> None:
 
 
 def _require_unused(path: Path) -> None:
-    """Raise StoreError when another program has the database open, which is the only one that keeps it from this."""
+    """Raise StoreError when another program has the database open, also if it is damaged."""
+    in_use = StoreError(f"{path} is in use", hint="stop the service and all commands that use it")
     with contextlib.closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as connection:
         try:
             connection.execute("PRAGMA journal_mode = DELETE")
         except sqlite3.OperationalError as error:
-            raise StoreError(f"{path} is in use", hint="stop the service and all commands that use it") from error
+            raise in_use from error
+        except sqlite3.DatabaseError:
+            pass  # it is damaged, which a backup is for
+    if path.with_name(path.name + "-wal").exists():  # whoever closes the database last removes it
+        raise in_use
 
 
 @contextlib.contextmanager

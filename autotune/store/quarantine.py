@@ -300,13 +300,17 @@ def lose(session: Session, message: str, **whose: str) -> None:
         session.delete(row)
 
 
-def take_back(session: Session, ids: tuple[int, int], configuration: Configuration, worker: str) -> bool:
+def take_back(session: Session, device: Device, problem: Problem, configuration: Configuration, worker: str) -> bool:
     """Clear a trial that this worker delivers late from those in flight or lost; return whether the worker had it."""
-    device = session.get_one(DeviceRow, ids[0])
-    alike = select(DeviceRow.id).where(DeviceRow.slug == device.slug, DeviceRow.driver == device.driver)
-    subject = {"problem_id": ids[1], "configuration": configuration.key, "worker": plain_text(worker)}
+    devices = select(DeviceRow.id).filter_by(slug=device.slug, driver=plain_text(device.driver))
+    problems = select(ProblemRow.id).filter_by(family=problem.family, spec=problem.key)
+    subject = {"configuration": configuration.key, "worker": plain_text(worker)}
     were_there = [
-        session.execute(delete(table).where(table.device_id.in_(alike)).filter_by(**subject, **reason))
+        session.execute(
+            delete(table)
+            .where(table.device_id.in_(devices), table.problem_id.in_(problems))
+            .filter_by(**subject, **reason)
+        )
         for table, reason in ((InFlightRow, {}), (QuarantineRow, {"reason": LOST}))
     ]
     return any(result.rowcount for result in were_there)  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ way, and it skips entries that are locked.
 import hashlib
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,6 +37,8 @@ TASK = "search"
 
 _LOCK = APPLICATION_ID + 1
 """Key of the advisory lock under which the tables are made and stalled entries are collected."""
+_AT_ONCE = datetime.fromtimestamp(0, UTC)
+"""When an entry that is put back is due. The time of this machine may be later than the database's, which decides."""
 _Result = TypeVar("_Result")
 
 
@@ -113,7 +116,7 @@ class Queue:
 
     def put_back(self, session: Session, job: "Job", queue: str) -> None:
         """Queue an entry that was taken again."""
-        _ended(manager(session).retry_job(job, queue=queue))
+        _ended(manager(session).retry_job(job, queue=queue, retry_at=_AT_ONCE))
 
     def stalled(self, session: Session) -> "list[Job]":
         """Return the entries that were taken by a process whose heartbeat is late, or that has left."""

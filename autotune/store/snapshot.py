@@ -7,11 +7,12 @@ and Alembic, which runs migrations, keeps process-wide state.
 import contextlib
 import sqlite3
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Table, false, insert, select, true, union
+from sqlalchemy.orm import Session
 
 from autotune.errors import StoreError
 from autotune.paths import APPLICATION_ID, schema_revisions
@@ -19,6 +20,9 @@ from autotune.store.database import check_file, file_engine, prepare_writing
 from autotune.store.failures import attempt, copying_to, file_failures
 from autotune.store.models import Base, DeviceRow, ProblemRow
 from autotune.store.winners import VIEW
+
+Read = Callable[[Callable[[Session], None]], None]
+"""Does work in a transaction that only reads, perhaps several times."""
 
 _ROWS_AT_ONCE = 1000
 _OF_PROCESSES = ("in_flight", "jobs", "job_problems", "workers", "service_claim")
@@ -34,15 +38,24 @@ def check_snapshot_path(path: Path) -> None:
     prepare_writing(path)
 
 
-def write_snapshot(source: Connection, path: Path, device_slug: str | None) -> None:
-    """Copy rows from an open transaction into a new file, which replaces `path` once it is complete."""
+def write_snapshot(read: Read, path: Path, device_slug: str | None) -> None:
+    """Copy rows, in a transaction that `read` makes, into a new file, which replaces `path` once it is complete.
+
+    What a slow disk may take long for is done after that transaction: a server ends one that is idle.
+    """
     with file_failures(str(path)), tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".autotune-") as here:
         whole, compact = Path(here) / "whole.sqlite", Path(here) / "compact.sqlite"
-        engine = file_engine(whole, foreign_keys=False, pooled=False)
-        with copying_to(str(path)), engine.begin() as copy:
-            _create_schema(copy)
-            for table, rows in _contents(device_slug):
-                _copy(source, copy, table, rows)
+        with file_engine(whole, foreign_keys=False, pooled=False).connect() as copy:
+
+            def copy_all(session: Session) -> None:
+                copy.rollback()  # what an earlier try has copied
+                with copying_to(str(path)):
+                    _create_schema(copy)
+                    for table, rows in _contents(device_slug):
+                        _copy(session.connection(), copy, table, rows)
+
+            read(copy_all)
+            attempt(copy.commit, str(path))
         attempt(lambda: _compact(whole, compact), str(path))
         compact.replace(path)
 

@@ -42,6 +42,10 @@ from autotune.store.models import (
 from autotune.store.owner import Owner
 from autotune.store.transactions import Transactions, reads
 
+ROWS_AT_ONCE = 1000
+"""Trials that are fetched at once. Were it all of them, converting them might take longer than a server lets a
+transaction be idle."""
+
 
 class TrialRow(ProvenanceColumns, Base):
     """One trial. Rows are only ever added.
@@ -183,13 +187,14 @@ class TrialLedger(Transactions):
 
         The trial is then neither in flight nor in quarantine as lost any more. It is stored as a trial of the search
         unless its configuration already has one, as when it was lost in the finals. With `provenance` None, as when it
-        was measured with other templates than the local ones, it is not stored. Returns whether the worker had it.
+        was measured with other templates than the local ones, it is not stored. Returns whether the worker had it;
+        if not, nothing is stored, also of a device and a problem that only that worker tells of.
         """
-        ids = self.ids_of(device, problem)
 
         def add(session: Session) -> bool:
-            if not quarantine.take_back(session, ids, trial.configuration, worker):
+            if not quarantine.take_back(session, device, problem, trial.configuration, worker):
                 return False
+            ids = device_id(session, device, is_seen_here=True), problem_id(session, problem)
             quarantine.end(session.connection(), ids, trial)
             if provenance is not None and not _is_searched(session.connection(), ids, trial, provenance):
                 session.add(_row(trial, provenance, "search", ids, uuid.uuid4().hex))
@@ -220,6 +225,7 @@ class TrialLedger(Transactions):
             .order_by(TrialRow.id)
             .limit(limit)
             .offset(offset or None)
+            .execution_options(yield_per=ROWS_AT_ONCE)
         )
         if problem is not None:
             query = query.where(ProblemRow.spec == problem.key)
