@@ -185,13 +185,33 @@ def test_an_array_of_another_queue_is_waited_for(gemm: Gemm) -> None:
     other = cl.CommandQueue(gemm.queue.context)
     a, b = matrix(9, 20), matrix(20, 13)
     on_a, on_b = cla.to_device(other, a) + 1, cla.to_device(gemm.queue, b)
-    known = len(on_a.events)
     out = gemm(on_a, on_b)
-    assert len(on_a.events) == known + 1  # so that the other queue waits before it writes there
+    assert on_a.events[-1] == out.events[-1]  # so that the other queue waits before it writes there
     assert np.array_equal(out.get(), product(a + 1, b))
-    host = np.empty((9, 13), np.float32)
+    host, known = np.empty((9, 13), np.float32), on_a.events[-1]
     gemm(on_a, b, host)
-    assert len(on_a.events) == known + 2 and np.array_equal(host, product(a + 1, b))
+    assert on_a.events[-1] != known and np.array_equal(host, product(a + 1, b))
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_arrays_are_handed_from_queue_to_queue(gemm: Gemm, is_bound: bool) -> None:
+    """As pyopencl has it: a copy of an array for another queue has the same events."""
+    before, after = (cl.CommandQueue(gemm.queue.context) for _ in range(2))
+    a, b = matrix(9, 20), matrix(20, 13)
+    on_a, on_b = cla.zeros(gemm.queue, (9, 20), np.float32), cla.to_device(gemm.queue, b)
+    out = cla.zeros(gemm.queue, (9, 13), np.float32)
+    call = gemm.bind(on_a, on_b, out) if is_bound else partial(gemm, on_a, on_b, out)
+    call()
+    (out.with_queue(after) * 2).finish()  # what is built is built
+    gate = cl.UserEvent(gemm.queue.context)
+    try:
+        there = on_a.with_queue(before)
+        there.add_event(cl.enqueue_copy(before, on_a.base_data, a, is_blocking=False, wait_for=[gate]))
+        call()
+        doubled = out.with_queue(after) * 2
+    finally:
+        gate.set_status(cl.command_execution_status.COMPLETE)
+    assert np.array_equal(doubled.get(), 2 * product(a, b))
 
 
 def test_numpy_with_weights_on_the_device(gemm: Gemm) -> None:

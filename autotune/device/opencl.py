@@ -267,10 +267,11 @@ class Session:
         call: _Call,
         operands: Sequence[Memory] = (),
         variables: Sequence[float] | None = None,
-        beside: Sequence[Any] = (),
+        arrays: Sequence[Any] = (),
+        shared: Sequence[Any] = (),
     ) -> None:
         queue = self.queue
-        after = [event for array in beside for event in array.events] if beside else None
+        after = [event for array in arrays for event in array.events] or None
         try:
             for step in call.steps:
                 kernel = step.kernel
@@ -282,8 +283,8 @@ class Session:
                 event = cl.enqueue_nd_range_kernel(queue, kernel, step.global_size, step.local_size, None, after)
         except cl.Error as error:
             raise LaunchError(shortened(str(error))) from error
-        for array in beside:
-            array.add_event(event)  # its queue must not change it earlier
+        for array in shared:
+            array.events[:] = [event]  # which came after all others
 
     def run(self, call: _Call, times: int = 1, *, has_events: bool = True) -> Run:
         """Only the launch shows what work-group the driver accepts: limits that it reports are not always true."""

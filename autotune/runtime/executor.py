@@ -73,8 +73,16 @@ class BoundCall:
         kernels = port.kernels(program, plan)
         self._call = port.bind(kernels, plan.launches, memory, operands=names, variables=scalars)
 
-    def enqueue(self, memory: Sequence[Memory], scalars: tuple[float, ...] = (), beside: Sequence[Any] = ()) -> None:
-        """Start the launches; `beside` is as in `Port.start`. Raises LaunchError. Calls of one object must not overlap.
+    def enqueue(
+        self,
+        memory: Sequence[Memory],
+        scalars: tuple[float, ...] = (),
+        arrays: Sequence[Any] = (),
+        shared: Sequence[Any] = (),
+    ) -> None:
+        """Start the launches; `arrays` and `shared` are as in `Port.start`. Calls of one object must not overlap.
+
+        Raises LaunchError.
 
         Buffers that have to be zero are zeroed before the first call and after a failed one; otherwise each call leaves
         them zero.
@@ -86,7 +94,7 @@ class BoundCall:
         if self._over:
             memory = [*memory, *(self._view(view, memory[place]) for view, place in self._over)]
         try:
-            self._port.start(self._call, memory, None if scalars == self._scalars_set else scalars, beside)
+            self._port.start(self._call, memory, None if scalars == self._scalars_set else scalars, arrays, shared)
         except LaunchError:
             self._scalars_set, self._are_zero = None, False
             raise

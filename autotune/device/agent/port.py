@@ -313,11 +313,12 @@ class AgentPort:
         call: _Call,
         operands: Sequence[_Memory] = (),
         variables: Sequence[float] | None = None,
-        beside: Sequence[Any] = (),
+        arrays: Sequence[Any] = (),
+        shared: Sequence[Any] = (),  # noqa: ARG002 - some of the arrays
     ) -> None:
-        """Arrays of other queues do not exist on the agent's machine: raises LaunchError if `beside` has any."""
-        if beside:
-            raise LaunchError("arrays of other queues cannot be used through an agent")
+        """Arrays of queues do not exist on the agent's machine: raises LaunchError if there are any."""
+        if arrays:
+            raise LaunchError("arrays of queues cannot be used through an agent")
         for step in call.steps:
             arguments = [_operand(index, operands[place]) for index, place in step.operands]
             if variables is not None:
