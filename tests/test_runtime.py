@@ -21,6 +21,7 @@ import pyopencl.array as cla
 import pytest
 
 from autotune.device.arrays import Kind, shared_memory
+from autotune.device.opencl import Session
 from autotune.device.programs import Programs
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, ProblemError, TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -596,6 +597,42 @@ def test_a_configuration_that_the_device_refuses_gives_way(
     assert np.array_equal(gemm(a, b), product(a, b))
     chosen = gemm.choice(a, b)
     assert chosen and chosen.configuration != FROM_BUFFER and "does not work here" in chosen.because
+
+
+@pytest.mark.parametrize("refused", ["start", "packing"])
+def test_what_a_port_refuses_late_gives_way_too(
+    make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """As behind a link, where only commands that wait tell what was refused before; the program is known already."""
+    gemm, a, b = make(PADDED), matrix(9, 20), matrix(20, 13)
+    assert np.array_equal(gemm(a, gemm.prepare(b)), product(a, b))
+    gemm = make(PADDED)
+    start, to_refuse, late = Session.start, [refused], list[str]()
+
+    def carry_out(self: Session, call: Any, *operands: Any) -> None:
+        what = "start" if call.memory else "packing"  # which has no scratch
+        if what in to_refuse:
+            to_refuse.remove(what)
+            late.append(what)
+        else:
+            start(self, call, *operands)
+
+    def tell(of: Callable[..., Any]) -> Callable[..., Any]:
+        def waited(self: Session, *operands: Any) -> Any:
+            while late:
+                raise LaunchError(f"the {late.pop()} was refused")
+            return of(self, *operands)
+
+        return waited
+
+    monkeypatch.setattr(Session, "start", carry_out)
+    monkeypatch.setattr(Session, "read", tell(Session.read))
+    monkeypatch.setattr(Session, "finish", tell(Session.finish))
+    weights = gemm.prepare(b)
+    for _ in range(2):
+        assert np.array_equal(gemm(a, weights), product(a, b))
+    chosen = gemm.choice(a, weights)
+    assert not to_refuse and chosen and "does not work here" in chosen.because
 
 
 def test_a_configuration_illegal_here_is_passed_over(make: Callable[..., Gemm]) -> None:

@@ -162,7 +162,8 @@ class Engine:
                 with ExitStack() as waiting:
                     ready, origin = self._build(request, choice, waiting)
                     launch(ready)
-                    if origin is not Origin.KNOWN:
+                    # A port may tell only now what it refuses; calls with operands on the host wait in any case.
+                    if origin is not Origin.KNOWN or not request.is_resident:
                         self.executor.port.finish()
             except KernelError as error:
                 refusals.append(error)
