@@ -36,6 +36,7 @@ from autotune.measure.build_pool import BuilderPool
 from autotune.measure.worker import Worker
 from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
 from autotune.model.trial import BuildState, Job, TrialState
+from autotune.runtime.executor import open_executor
 from autotune.search.task import Task
 
 MUTATIONS = 300
@@ -105,6 +106,17 @@ def use(port: AgentPort) -> None:
     del memory, call
     port.finish()
     port.allocate(BUFFERS[0])
+
+
+def test_a_device_whose_link_was_lost_is_opened_again(agent: str) -> None:
+    first, same = (open_executor(f"exec:{agent}", None) for _ in range(2))
+    assert first is same
+    process = first.port._connection._process
+    process.kill()
+    process.wait()
+    again = open_executor(f"exec:{agent}", None)
+    again.port.finish()
+    assert open_executor(f"exec:{agent}", None) is again
 
 
 def test_the_digest_is_that_of_the_protocol() -> None:
