@@ -19,6 +19,7 @@ import numpy as np
 import pyopencl as cl
 import pyopencl.array as cla
 import pytest
+from pyopencl.tools import ImmediateAllocator, MemoryPool
 
 from autotune.device.arrays import Kind, shared_memory
 from autotune.device.opencl import Session
@@ -194,6 +195,19 @@ def test_an_array_of_another_queue_is_waited_for(gemm: Gemm) -> None:
     assert on_a.events[-1] != known and np.array_equal(host, product(a + 1, b))
 
 
+def test_arrays_of_a_pool_may_begin_anywhere_and_be_shown_as_images(gemm: Gemm) -> None:
+    a, b = matrix(9, 20), matrix(40, 64)
+    pool = MemoryPool(ImmediateAllocator(gemm.queue))
+    on_a, on_b = (cla.to_device(gemm.queue, x, allocator=pool) for x in (a, b))
+    assert np.array_equal(gemm(on_a, on_b[:20]).get(), product(a, b[:20]))
+    assert np.array_equal(gemm(on_a, on_b[20:]).get(), product(a, b[20:]))
+    line = Buffer(
+        name="image", role=Role.VIEW, dtype="float32", elements=2560, view_of="b", image_width=640, image_height=1,
+        is_line=True,
+    )  # fmt: skip
+    assert gemm._engine.executor.port.allocate(line, {"b": on_b.base_data}).width == 640
+
+
 @pytest.mark.parametrize("is_bound", [False, True])
 def test_arrays_are_handed_from_queue_to_queue(gemm: Gemm, is_bound: bool) -> None:
     """As pyopencl has it: a copy of an array for another queue has the same events."""
@@ -207,7 +221,8 @@ def test_arrays_are_handed_from_queue_to_queue(gemm: Gemm, is_bound: bool) -> No
     gate = cl.UserEvent(gemm.queue.context)
     try:
         there = on_a.with_queue(before)
-        there.add_event(cl.enqueue_copy(before, on_a.base_data, a, is_blocking=False, wait_for=[gate]))
+        memory: Any = on_a.base_data
+        there.add_event(cl.enqueue_copy(before, memory, a, is_blocking=False, wait_for=[gate]))
         call()
         doubled = out.with_queue(after) * 2
     finally:

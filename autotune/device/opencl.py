@@ -187,7 +187,7 @@ class Session:
             view.image_type = cl.mem_object_type.IMAGE1D_BUFFER if buffer.is_line else cl.mem_object_type.IMAGE2D
             view.shape = (*shape, 1)
             view.pitches = (buffer.row_pitch * ELEMENT_TYPES[buffer.dtype].size_bytes, 0)
-            view.buffer = shown = allocated[buffer.view_of]
+            view.buffer = shown = without_pool(allocated[buffer.view_of])
             # A view of memory that kernels may only read must not promise more.
             flags = shown.flags & cl.mem_flags.READ_ONLY or flags
             return cl.Image(self.context, flags, pixels, desc=view)
@@ -313,6 +313,11 @@ class Session:
         with _refusals():
             self.queue.finish()
         self._written.clear()
+
+
+def without_pool(memory: Any) -> Any:
+    """Return memory as a buffer or image: pyopencl makes neither parts nor images of what comes from its pools."""
+    return memory if isinstance(memory, cl.MemoryObject) else cl.Buffer.from_int_ptr(memory.int_ptr)
 
 
 def _local_size(launch: Launch) -> tuple[int, ...] | None:
