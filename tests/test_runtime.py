@@ -597,8 +597,8 @@ def test_which_device(pocl: Device, monkeypatch: pytest.MonkeyPatch, gemm: Gemm)
         Gemm(queue=cl.CommandQueue(gemm.queue.context, properties=unordered))
 
 
-def test_a_configuration_that_the_device_refuses_gives_way(
-    make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch
+def test_a_configuration_that_the_device_refuses_gives_way_with_a_word(
+    make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     build = Programs.find
 
@@ -612,6 +612,8 @@ def test_a_configuration_that_the_device_refuses_gives_way(
     assert np.array_equal(gemm(a, b), product(a, b))
     chosen = gemm.choice(a, b)
     assert chosen and chosen.configuration != FROM_BUFFER and "does not work here" in chosen.because
+    told = [record.getMessage() for record in caplog.records if "takes its place" in record.getMessage()]
+    assert told and all("is not used for 5x7x6" in line and "(out of registers)" in line for line in told)
 
 
 @pytest.mark.parametrize("refused", ["start", "packing"])

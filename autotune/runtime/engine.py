@@ -10,6 +10,7 @@ from autotune.device.arrays import Kind, foreign_arrays, resident_memory
 from autotune.device.port import Memory, Port
 from autotune.device.profile import find_profile
 from autotune.device.programs import Origin, digest
+from autotune.device.quirks import first_line
 from autotune.errors import KernelError
 from autotune.lookup import TuningTable
 from autotune.model.configuration import Configuration
@@ -167,6 +168,14 @@ class Engine:
                         self.executor.port.finish()
             except KernelError as error:
                 refusals.append(error)
+                LOG.warning(
+                    "%s is not used for %s on %s (%s); another kernel takes its place. `autotune doctor` shows what "
+                    "else fails with this driver.",
+                    choice.configuration,
+                    problem.label,
+                    self.device.slug,
+                    first_line(error),
+                )
                 continue
             self.executor.programs.save()
             self._ready[problem, weights] = ready
@@ -194,14 +203,6 @@ class Engine:
 
         failure = self._verifier.failure(self.family, problem, choice.configuration, options, recipe, is_sound)
         if failure:
-            LOG.warning(
-                "%s is not used for %s on %s, where it failed a check (%s); another kernel takes its place. "
-                "`autotune doctor` shows what else fails with this driver.",
-                choice.configuration,
-                problem.label,
-                self.device.slug,
-                failure,
-            )
             raise KernelError(f"{choice.configuration.algorithm} failed a check: {failure}")
 
     def _forget(self) -> None:
