@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,7 @@ from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
 from autotune.model.trial import BuildState, Job, TrialState
 from autotune.runtime.executor import open_executor
 from autotune.search.task import Task
+from factories import in_threads
 
 MUTATIONS = 300
 """Of a session that the agent reads, and as many of one that the host reads."""
@@ -106,6 +108,25 @@ def use(port: AgentPort) -> None:
     del memory, call
     port.finish()
     port.allocate(BUFFERS[0])
+
+
+def test_threads_allocate_at_the_same_time(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = AgentPort(find_link(f"exec:{agent}"), "0:0")
+    monkeypatch.setattr(port._connection, "tell", lambda *_, **__: None)
+    done: list[int] = []
+
+    def work() -> None:
+        for _ in range(10_000):
+            port.allocate(BUFFERS[0])
+        done.append(1)
+
+    switching_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads(work, work, work, work)
+    finally:
+        sys.setswitchinterval(switching_s)
+    assert len(done) == 4
 
 
 def test_a_device_whose_link_was_lost_is_opened_again(agent: str) -> None:
