@@ -37,6 +37,7 @@ from autotune.measure.build_pool import BuilderPool
 from autotune.measure.worker import Worker
 from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
 from autotune.model.trial import BuildState, Job, TrialState
+from autotune.runtime import executor
 from autotune.runtime.executor import open_executor
 from autotune.search.task import Task
 from factories import in_threads
@@ -129,7 +130,8 @@ def test_threads_allocate_at_the_same_time(agent: str, monkeypatch: pytest.Monke
     assert len(done) == 4
 
 
-def test_a_device_whose_link_was_lost_is_opened_again(agent: str) -> None:
+def test_a_device_whose_link_was_lost_is_opened_again(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_executors", {})  # whose agents end with the test
     first, same = (open_executor(f"exec:{agent}", None) for _ in range(2))
     assert first is same
     process = first.port._connection._process
