@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +37,10 @@ from autotune.measure.build_pool import BuilderPool
 from autotune.measure.worker import Worker
 from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
 from autotune.model.trial import BuildState, Job, TrialState
+from autotune.runtime import executor
+from autotune.runtime.executor import open_executor
 from autotune.search.task import Task
+from factories import in_threads
 
 MUTATIONS = 300
 """Of a session that the agent reads, and as many of one that the host reads."""
@@ -105,6 +109,37 @@ def use(port: AgentPort) -> None:
     del memory, call
     port.finish()
     port.allocate(BUFFERS[0])
+
+
+def test_threads_allocate_at_the_same_time(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = AgentPort(find_link(f"exec:{agent}"), "0:0")
+    monkeypatch.setattr(port._connection, "tell", lambda *_, **__: None)
+    done: list[int] = []
+
+    def work() -> None:
+        for _ in range(10_000):
+            port.allocate(BUFFERS[0])
+        done.append(1)
+
+    switching_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        in_threads(work, work, work, work)
+    finally:
+        sys.setswitchinterval(switching_s)
+    assert len(done) == 4
+
+
+def test_a_device_whose_link_was_lost_is_opened_again(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_executors", {})  # whose agents end with the test
+    first, same = (open_executor(f"exec:{agent}", None) for _ in range(2))
+    assert first is same
+    process = first.port._connection._process
+    process.kill()
+    process.wait()
+    again = open_executor(f"exec:{agent}", None)
+    again.port.finish()
+    assert open_executor(f"exec:{agent}", None) is again
 
 
 def test_the_digest_is_that_of_the_protocol() -> None:

@@ -19,8 +19,10 @@ import numpy as np
 import pyopencl as cl
 import pyopencl.array as cla
 import pytest
+from pyopencl.tools import ImmediateAllocator, MemoryPool
 
 from autotune.device.arrays import Kind, shared_memory
+from autotune.device.opencl import Session
 from autotune.device.programs import Programs
 from autotune.errors import BuildError, DeviceSelectionError, LaunchError, ProblemError, TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -185,13 +187,47 @@ def test_an_array_of_another_queue_is_waited_for(gemm: Gemm) -> None:
     other = cl.CommandQueue(gemm.queue.context)
     a, b = matrix(9, 20), matrix(20, 13)
     on_a, on_b = cla.to_device(other, a) + 1, cla.to_device(gemm.queue, b)
-    known = len(on_a.events)
     out = gemm(on_a, on_b)
-    assert len(on_a.events) == known + 1  # so that the other queue waits before it writes there
+    assert on_a.events[-1] == out.events[-1]  # so that the other queue waits before it writes there
     assert np.array_equal(out.get(), product(a + 1, b))
-    host = np.empty((9, 13), np.float32)
+    host, known = np.empty((9, 13), np.float32), on_a.events[-1]
     gemm(on_a, b, host)
-    assert len(on_a.events) == known + 2 and np.array_equal(host, product(a + 1, b))
+    assert on_a.events[-1] != known and np.array_equal(host, product(a + 1, b))
+
+
+def test_arrays_of_a_pool_may_begin_anywhere_and_be_shown_as_images(gemm: Gemm) -> None:
+    a, b = matrix(9, 20), matrix(40, 64)
+    pool = MemoryPool(ImmediateAllocator(gemm.queue))
+    on_a, on_b = (cla.to_device(gemm.queue, x, allocator=pool) for x in (a, b))
+    assert np.array_equal(gemm(on_a, on_b[:20]).get(), product(a, b[:20]))
+    assert np.array_equal(gemm(on_a, on_b[20:]).get(), product(a, b[20:]))
+    line = Buffer(
+        name="image", role=Role.VIEW, dtype="float32", elements=2560, view_of="b", image_width=640, image_height=1,
+        is_line=True,
+    )  # fmt: skip
+    assert gemm._engine.executor.port.allocate(line, {"b": on_b.base_data}).width == 640
+
+
+@pytest.mark.parametrize("is_bound", [False, True])
+def test_arrays_are_handed_from_queue_to_queue(gemm: Gemm, is_bound: bool) -> None:
+    """As pyopencl has it: a copy of an array for another queue has the same events."""
+    before, after = (cl.CommandQueue(gemm.queue.context) for _ in range(2))
+    a, b = matrix(9, 20), matrix(20, 13)
+    on_a, on_b = cla.zeros(gemm.queue, (9, 20), np.float32), cla.to_device(gemm.queue, b)
+    out = cla.zeros(gemm.queue, (9, 13), np.float32)
+    call = gemm.bind(on_a, on_b, out) if is_bound else partial(gemm, on_a, on_b, out)
+    call()
+    (out.with_queue(after) * 2).finish()  # what is built is built
+    gate = cl.UserEvent(gemm.queue.context)
+    try:
+        there = on_a.with_queue(before)
+        memory: Any = on_a.base_data
+        there.add_event(cl.enqueue_copy(before, memory, a, is_blocking=False, wait_for=[gate]))
+        call()
+        doubled = out.with_queue(after) * 2
+    finally:
+        gate.set_status(cl.command_execution_status.COMPLETE)
+    assert np.array_equal(doubled.get(), 2 * product(a, b))
 
 
 def test_numpy_with_weights_on_the_device(gemm: Gemm) -> None:
@@ -561,8 +597,8 @@ def test_which_device(pocl: Device, monkeypatch: pytest.MonkeyPatch, gemm: Gemm)
         Gemm(queue=cl.CommandQueue(gemm.queue.context, properties=unordered))
 
 
-def test_a_configuration_that_the_device_refuses_gives_way(
-    make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch
+def test_a_configuration_that_the_device_refuses_gives_way_with_a_word(
+    make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     build = Programs.find
 
@@ -576,6 +612,44 @@ def test_a_configuration_that_the_device_refuses_gives_way(
     assert np.array_equal(gemm(a, b), product(a, b))
     chosen = gemm.choice(a, b)
     assert chosen and chosen.configuration != FROM_BUFFER and "does not work here" in chosen.because
+    told = [record.getMessage() for record in caplog.records if "takes its place" in record.getMessage()]
+    assert told and all("is not used for 5x7x6" in line and "(out of registers)" in line for line in told)
+
+
+@pytest.mark.parametrize("refused", ["start", "packing"])
+def test_what_a_port_refuses_late_gives_way_too(
+    make: Callable[..., Gemm], monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """As behind a link, where only commands that wait tell what was refused before; the program is known already."""
+    gemm, a, b = make(PADDED), matrix(9, 20), matrix(20, 13)
+    assert np.array_equal(gemm(a, gemm.prepare(b)), product(a, b))
+    gemm = make(PADDED)
+    start, to_refuse, late = Session.start, [refused], list[str]()
+
+    def carry_out(self: Session, call: Any, *operands: Any) -> None:
+        what = "start" if call.memory else "packing"  # which has no scratch
+        if what in to_refuse:
+            to_refuse.remove(what)
+            late.append(what)
+        else:
+            start(self, call, *operands)
+
+    def tell(of: Callable[..., Any]) -> Callable[..., Any]:
+        def waited(self: Session, *operands: Any) -> Any:
+            while late:
+                raise LaunchError(f"the {late.pop()} was refused")
+            return of(self, *operands)
+
+        return waited
+
+    monkeypatch.setattr(Session, "start", carry_out)
+    monkeypatch.setattr(Session, "read", tell(Session.read))
+    monkeypatch.setattr(Session, "finish", tell(Session.finish))
+    weights = gemm.prepare(b)
+    for _ in range(2):
+        assert np.array_equal(gemm(a, weights), product(a, b))
+    chosen = gemm.choice(a, weights)
+    assert not to_refuse and chosen and "does not work here" in chosen.because
 
 
 def test_a_configuration_illegal_here_is_passed_over(make: Callable[..., Gemm]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import DTypeLike, NDArray
 
-from autotune.device.opencl import CHANNELS
+from autotune.device.opencl import CHANNELS, without_pool
 from autotune.device.port import NUMPY_TYPES, Memory
 from autotune.errors import LaunchError, ProblemError
 from autotune.model.problem import Problem
@@ -191,12 +191,13 @@ def _bounds(array: Any) -> tuple[int, int]:
     return first, array.offset + sum(max(0, reach) for reach in reaches) + array.dtype.itemsize
 
 
-def _from(memory: cl.Buffer, offset_bytes: int, what: str) -> cl.Buffer:
+def _from(memory: Memory, offset_bytes: int, what: str) -> Memory:
     """Return the buffer from an offset on. Raises ProblemError when a buffer cannot begin there on the device."""
     if not offset_bytes:
         return memory
+    whole = without_pool(memory)
     try:
-        return memory.get_sub_region(offset_bytes, memory.size - offset_bytes)
+        return whole.get_sub_region(offset_bytes, whole.size - offset_bytes)
     except cl.Error as error:
         raise ProblemError(
             f"{what} begins {offset_bytes} bytes into its memory, where this device cannot begin a buffer",

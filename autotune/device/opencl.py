@@ -187,7 +187,7 @@ class Session:
             view.image_type = cl.mem_object_type.IMAGE1D_BUFFER if buffer.is_line else cl.mem_object_type.IMAGE2D
             view.shape = (*shape, 1)
             view.pitches = (buffer.row_pitch * ELEMENT_TYPES[buffer.dtype].size_bytes, 0)
-            view.buffer = shown = allocated[buffer.view_of]
+            view.buffer = shown = without_pool(allocated[buffer.view_of])
             # A view of memory that kernels may only read must not promise more.
             flags = shown.flags & cl.mem_flags.READ_ONLY or flags
             return cl.Image(self.context, flags, pixels, desc=view)
@@ -267,10 +267,11 @@ class Session:
         call: _Call,
         operands: Sequence[Memory] = (),
         variables: Sequence[float] | None = None,
-        beside: Sequence[Any] = (),
+        arrays: Sequence[Any] = (),
+        shared: Sequence[Any] = (),
     ) -> None:
         queue = self.queue
-        after = [event for array in beside for event in array.events] if beside else None
+        after = [event for array in arrays for event in array.events] or None
         try:
             for step in call.steps:
                 kernel = step.kernel
@@ -282,8 +283,8 @@ class Session:
                 event = cl.enqueue_nd_range_kernel(queue, kernel, step.global_size, step.local_size, None, after)
         except cl.Error as error:
             raise LaunchError(shortened(str(error))) from error
-        for array in beside:
-            array.add_event(event)  # its queue must not change it earlier
+        for array in shared:
+            array.events[:] = [event]  # which came after all others
 
     def run(self, call: _Call, times: int = 1, *, has_events: bool = True) -> Run:
         """Only the launch shows what work-group the driver accepts: limits that it reports are not always true."""
@@ -312,6 +313,11 @@ class Session:
         with _refusals():
             self.queue.finish()
         self._written.clear()
+
+
+def without_pool(memory: Any) -> Any:
+    """Return memory as a buffer or image: pyopencl makes neither parts nor images of what comes from its pools."""
+    return memory if isinstance(memory, cl.MemoryObject) else cl.Buffer.from_int_ptr(memory.int_ptr)
 
 
 def _local_size(launch: Launch) -> tuple[int, ...] | None:

@@ -179,11 +179,13 @@ class Port(Protocol):
         call: Call,
         operands: Sequence[Memory] = (),
         variables: Sequence[float] | None = None,
-        beside: Sequence[Any] = (),
+        arrays: Sequence[Any] = (),
+        shared: Sequence[Any] = (),
     ) -> None:
         """Start a call without waiting for its end. `variables` are as in the last start if None.
 
-        `beside` are operands that belong to other queues: the call waits for these, and they for the call.
+        `arrays` are operands that other queues may use: the call waits for what these have begun. They wait for the
+        call where an array is one of those `shared`.
         """
         ...
 

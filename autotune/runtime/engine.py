@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 from autotune import __version__
 from autotune.device.arrays import Kind, foreign_arrays, resident_memory
-from autotune.device.port import Memory
+from autotune.device.port import Memory, Port
 from autotune.device.profile import find_profile
 from autotune.device.programs import Origin, digest
+from autotune.device.quirks import first_line
 from autotune.errors import KernelError
 from autotune.lookup import TuningTable
 from autotune.model.configuration import Configuration
@@ -49,6 +50,12 @@ class Request:
         is_packed = self.weights is Weights.PACKED_ONCE
         varying = [n for n, operand in enumerate(self.operands) if not is_packed or operand.name != self.constant]
         self.arrays = [n for n in varying if self.operands[n].kind is Kind.ARRAY]
+        self._results = [n for n in self.arrays if self.operands[n].is_written]
+
+    def used_arrays(self, port: Port, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the arrays that a call uses, and those for which other queues must wait for it."""
+        foreign = foreign_arrays(port, values, self.arrays)
+        return [values[n] for n in self.arrays], [*foreign, *[values[n] for n in self._results]]
 
 
 _Request = TypeVar("_Request", bound=Request)
@@ -91,16 +98,16 @@ class Engine:
         that gives right results. The lock of the executor must be held. Raises ProblemError when the device cannot do
         the problem at all or an operand does not fit, KernelError when no kernel works.
         """
-        foreign = foreign_arrays(self.executor.port, values, request.arrays)
+        used = request.used_arrays(self.executor.port, values)
         if request.ready and request.is_resident:  # fast path: nothing to move, nothing to wait for
-            request.ready.call.enqueue(self.memory(request, request.ready, values), scalars, foreign)
+            request.ready.call.enqueue(self.memory(request, request.ready, values), scalars, *used)
             return
         transfer = Transfer(self.executor, self.stats)
         memory: list[Memory] = []
 
         def launch(ready: Ready) -> None:
             memory[:] = self.memory(request, ready, values, transfer, reads_outputs=reads_outputs)
-            ready.call.enqueue(memory, scalars, foreign)
+            ready.call.enqueue(memory, scalars, *used)
 
         try:
             request.ready = request.ready or self._ready.get((request.problem, request.weights))
@@ -156,10 +163,19 @@ class Engine:
                 with ExitStack() as waiting:
                     ready, origin = self._build(request, choice, waiting)
                     launch(ready)
-                    if origin is not Origin.KNOWN:
+                    # A port may tell only now what it refuses; calls with operands on the host wait in any case.
+                    if origin is not Origin.KNOWN or not request.is_resident:
                         self.executor.port.finish()
             except KernelError as error:
                 refusals.append(error)
+                LOG.warning(
+                    "%s is not used for %s on %s (%s); another kernel takes its place. `autotune doctor` shows what "
+                    "else fails with this driver.",
+                    choice.configuration,
+                    problem.label,
+                    self.device.slug,
+                    first_line(error),
+                )
                 continue
             self.executor.programs.save()
             self._ready[problem, weights] = ready
@@ -187,14 +203,6 @@ class Engine:
 
         failure = self._verifier.failure(self.family, problem, choice.configuration, options, recipe, is_sound)
         if failure:
-            LOG.warning(
-                "%s is not used for %s on %s, where it failed a check (%s); another kernel takes its place. "
-                "`autotune doctor` shows what else fails with this driver.",
-                choice.configuration,
-                problem.label,
-                self.device.slug,
-                failure,
-            )
             raise KernelError(f"{choice.configuration.algorithm} failed a check: {failure}")
 
     def _forget(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from autotune.device import open_port
+from autotune.device import check_link, open_port
 from autotune.device.arrays import (
     Context,
     Kind,
@@ -27,7 +27,7 @@ from autotune.device.discovery import discover_here, find_device, select
 from autotune.device.links import split
 from autotune.device.port import Memory, Port, Program
 from autotune.device.programs import BinaryCache, Programs
-from autotune.errors import AutotuneError, DeviceSelectionError, LaunchError, ProblemError
+from autotune.errors import AutotuneError, DeviceLostError, DeviceSelectionError, LaunchError, ProblemError
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.paths import user_cache_folder
@@ -73,8 +73,16 @@ class BoundCall:
         kernels = port.kernels(program, plan)
         self._call = port.bind(kernels, plan.launches, memory, operands=names, variables=scalars)
 
-    def enqueue(self, memory: Sequence[Memory], scalars: tuple[float, ...] = (), beside: Sequence[Any] = ()) -> None:
-        """Start the launches; `beside` is as in `Port.start`. Raises LaunchError. Calls of one object must not overlap.
+    def enqueue(
+        self,
+        memory: Sequence[Memory],
+        scalars: tuple[float, ...] = (),
+        arrays: Sequence[Any] = (),
+        shared: Sequence[Any] = (),
+    ) -> None:
+        """Start the launches; `arrays` and `shared` are as in `Port.start`. Calls of one object must not overlap.
+
+        Raises LaunchError.
 
         Buffers that have to be zero are zeroed before the first call and after a failed one; otherwise each call leaves
         them zero.
@@ -86,7 +94,7 @@ class BoundCall:
         if self._over:
             memory = [*memory, *(self._view(view, memory[place]) for view, place in self._over)]
         try:
-            self._port.start(self._call, memory, None if scalars == self._scalars_set else scalars, beside)
+            self._port.start(self._call, memory, None if scalars == self._scalars_set else scalars, arrays, shared)
         except LaunchError:
             self._scalars_set, self._are_zero = None, False
             raise
@@ -147,9 +155,21 @@ def open_executor(device: str, place: "Queue | Context | None", binaries: Path |
     selector = default_device(device).selector
     key = (selector, cache.folder if cache else None)
     with _executors_lock:
+        if key in _executors and not _is_there(_executors[key], selector):
+            del _executors[key]  # a phone was unplugged since: it is back, or it would not have been found
         if key not in _executors:
             _executors[key] = Executor(open_port(selector, profiles=False), cache)
         return _executors[key]
+
+
+def _is_there(executor: Executor, selector: str) -> bool:
+    """Return whether the link to an open device, if it is behind one, still holds."""
+    try:
+        with executor.lock:  # what was refused is told to the call that waits for it
+            check_link(executor.port, selector)
+    except DeviceLostError:
+        return False
+    return True
 
 
 def _cache(folder: Path | str | None) -> BinaryCache | None:

@@ -33,6 +33,7 @@ class Bound:
         self._engine, self._request, self._run = engine, request, run
         self._values, self._scalars, self._result = values, scalars, result
         self._call: BoundCall | None = None
+        self._arrays = request.used_arrays(engine.executor.port, values)
 
     def __call__(self) -> Any:
         """Make the call, and return its result, which is the same memory every time."""
@@ -40,7 +41,7 @@ class Bound:
         if call is not None:
             with engine.executor.lock:
                 engine.stats.calls += 1
-                call.enqueue((), self._scalars)
+                call.enqueue((), self._scalars, *self._arrays)
             return self._result
         self._run()
         ready = self._request.ready

@@ -76,6 +76,7 @@ class Prepared:
         if number not in self._packed:
             packed = port.allocate(ready.packed)
             ready.packing.enqueue((self._plain(transfer), packed))
+            port.finish()  # a port may tell only now what it refuses: what was not packed must not be kept
             self._packed[number] = packed, ready.packed.size_bytes, ready.unpacking
             self._stats.packings += 1
             self._stats.prepared_bytes += ready.packed.size_bytes

@@ -7,6 +7,7 @@ import functools
 import itertools
 import re
 import struct
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -114,6 +115,7 @@ class AgentPort:
         self.quirks = quirks
         self._released: deque[int] = deque()
         self._unused: list[int] = []
+        self._counting = threading.Lock()
         self._numbers: Iterator[int] = itertools.count()
 
     def _find(self, place: str) -> AgentDevice:
@@ -151,11 +153,12 @@ class AgentPort:
 
     def _new_handle(self) -> _Handle:
         """Return a handle for the agent to use. Releases those that nothing refers to any more."""
-        numbers = [self._released.popleft() for _ in range(len(self._released))]
-        if numbers:
-            self._connection.tell(encode("RELEASE", f"{len(numbers)}I", *numbers))
-            self._unused += numbers
-        found = self._unused.pop() if self._unused else next(self._numbers)
+        with self._counting:
+            numbers = [self._released.popleft() for _ in range(len(self._released))]
+            if numbers:
+                self._connection.tell(encode("RELEASE", f"{len(numbers)}I", *numbers))
+                self._unused += numbers
+            found = self._unused.pop() if self._unused else next(self._numbers)
         if found >= CONSTANTS["MAX_HANDLES"]:
             raise LaunchError("too many programs, kernels and buffers are in use")
         return _Handle(found, self._released)
@@ -313,11 +316,12 @@ class AgentPort:
         call: _Call,
         operands: Sequence[_Memory] = (),
         variables: Sequence[float] | None = None,
-        beside: Sequence[Any] = (),
+        arrays: Sequence[Any] = (),
+        shared: Sequence[Any] = (),  # noqa: ARG002 - some of the arrays
     ) -> None:
-        """Arrays of other queues do not exist on the agent's machine: raises LaunchError if `beside` has any."""
-        if beside:
-            raise LaunchError("arrays of other queues cannot be used through an agent")
+        """Arrays of queues do not exist on the agent's machine: raises LaunchError if there are any."""
+        if arrays:
+            raise LaunchError("arrays of queues cannot be used through an agent")
         for step in call.steps:
             arguments = [_operand(index, operands[place]) for index, place in step.operands]
             if variables is not None:
