@@ -101,6 +101,8 @@ class Session:
         self.quirks: Quirks = quirks_of(text(self._raw, "version"), text(self._raw, "vendor"))
         self._written: list[Any] = []
         """Events of copies from the host that were not waited for; pyopencl waits where one is dropped."""
+        self._latest: Any = None
+        """The event of the latest call, which the next one of this queue, which is in order, need not wait for."""
 
     @functools.cached_property
     def device(self) -> Device:
@@ -271,7 +273,8 @@ class Session:
         shared: Sequence[Any] = (),
     ) -> None:
         queue = self.queue
-        after = [event for array in arrays for event in array.events] or None
+        latest = self._latest
+        after = [event for array in arrays for event in array.events if event is not latest] or None
         try:
             for step in call.steps:
                 kernel = step.kernel
@@ -283,6 +286,7 @@ class Session:
                 event = cl.enqueue_nd_range_kernel(queue, kernel, step.global_size, step.local_size, None, after)
         except cl.Error as error:
             raise LaunchError(shortened(str(error))) from error
+        self._latest = event
         for array in shared:
             array.events[:] = [event]  # which came after all others
 
