@@ -273,8 +273,11 @@ class Session:
         shared: Sequence[Any] = (),
     ) -> None:
         queue = self.queue
-        latest = self._latest
-        after = [event for array in arrays for event in array.events if event is not latest] or None
+        latest, after = self._latest, None
+        for array in arrays:  # loops and assignments as quick as they can be: a call takes some microseconds
+            events = array.events
+            if events and (events[0] is not latest or len(events) > 1):
+                after = [*(after or ()), *events]
         try:
             for step in call.steps:
                 kernel = step.kernel
@@ -287,8 +290,12 @@ class Session:
         except cl.Error as error:
             raise LaunchError(shortened(str(error))) from error
         self._latest = event
-        for array in shared:
-            array.events[:] = [event]  # which came after all others
+        for array in shared:  # the event came after all others
+            events = array.events
+            if len(events) == 1:
+                events[0] = event
+            else:
+                events[:] = [event]
 
     def run(self, call: _Call, times: int = 1, *, has_events: bool = True) -> Run:
         """Only the launch shows what work-group the driver accepts: limits that it reports are not always true."""
