@@ -1,6 +1,7 @@
 """Several equal devices share one search: invented ones, times by a formula."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -220,12 +221,20 @@ def test_one_of_a_crew_that_is_stuck_does_not_keep_the_program(store: Store) -> 
 
 def test_a_twin_of_what_the_own_device_measured_is_not_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "_program", lambda *_: b"all are the same")
-    other = FakeWorker(lambda _: TrialState.WRONG_RESULT)  # knows of no time
-    own = FakeWorker(invented_time)
-    outcome = _tuned(store, own, other)
+
+    def twins() -> list[Trial]:
+        trials = [stored.trial for stored in store.trials(INVENTED_PROCESSOR.slug, "gemm")]
+        return [trial for trial in trials if trial.message.startswith("same as")]
+
+    def wrong(_: Job) -> TrialState:  # knows of no time, and of nothing before the own device has measured
+        deadline = time.monotonic() + TOGETHER_S
+        while not twins() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return TrialState.WRONG_RESULT
+
+    outcome = _tuned(store, FakeWorker(invented_time), FakeWorker(wrong))
     assert outcome.new_trials == TRIALS
-    twins = [s for s in store.trials(INVENTED_PROCESSOR.slug, "gemm") if s.trial.message.startswith("same as")]
-    assert len(twins) >= TRIALS - 4
+    assert len(twins()) >= TRIALS - 4
 
 
 def test_no_more_help_is_taken_than_is_of_use() -> None:
