@@ -359,12 +359,14 @@ def test_a_result_that_was_taken_and_not_stored_is_told_again(server: Server, cl
     with offering(server.url) as worker, Store.open(db_file) as store:
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
         ended(client, job["id"])
-        owner = new_owner(
-            Holder(worker="w1", session="")
-        )  # as if the service had been killed between taking and storing the last result
-        store.begin_trial(DEVICE, PROBLEM, worker.jobs[-1].configuration, owner)
-        store.lose_trials(owner, "killed")
-        assert len(store.quarantined()) == 1
+        owner = new_owner(Holder(worker="w1", session=""))
+
+        def is_lost() -> bool:  # as if the service had been killed between taking and storing the last result
+            store.begin_trial(DEVICE, PROBLEM, worker.jobs[-1].configuration, owner)
+            store.lose_trials(owner, "killed")
+            return len(store.quarantined()) == 1
+
+        wait_for(is_lost, 40)  # the service may still be busy with the end of the job
         fleet, loop = server.service.fleet, server.service._loop
         assert loop is not None
         stored = len(store.trials(DEVICE.slug, "gemm"))
