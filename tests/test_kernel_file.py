@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import time
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -937,6 +938,20 @@ defines = { WIDE = "GROUP * PER_ITEM", LONG = "n", T = "'float'", FAST = "GROUP 
     assert write_defines(tables, "scale").splitlines()[1].endswith(f" scale {of_size}")
 
 
+def _options_in_c(folder: Path, asked: Sequence[tuple[str, int]]) -> list[str]:
+    """Return the options that a C program with `scale.h` gets for devices and sizes."""
+    shown = "".join(f'    puts(scale_choose("{slug}", {size})->options);\n' for slug, size in asked)
+    program = f'#include <stdio.h>\n#include "scale.h"\nint main(void) {{\n{shown}    return 0; }}\n'
+    (folder / "main.c").write_text(program)
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    subprocess.run(
+        [compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", "-o", folder / "main", folder / "main.c"], check=True
+    )
+    return subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def test_exports_give_the_choice_to_a_c_program(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
     family_of(folder)
     file, database = str(folder / "scale.toml"), str(folder / "tuned.sqlite")
@@ -948,18 +963,7 @@ def test_exports_give_the_choice_to_a_c_program(folder: Path, pocl: Device, caps
     assert [line.rsplit(" -D", 2)[0] for line in lines] == [f"{pocl.slug} n={n} scale" for n in (100, 10000)]
     assert main(["export", "--family", "scale", "--format", "c", "--db", database]) == 0
     (folder / "scale.h").write_text(capsys.readouterr().out)
-    (folder / "main.c").write_text(
-        '#include <stdio.h>\n#include "scale.h"\nint main(void) {\n'
-        f'    puts(scale_choose("{pocl.slug}", 120)->options); puts(scale_choose("{pocl.slug}", 9000)->options);\n'
-        '    puts(scale_choose("another", 100)->options); return 0; }\n'
-    )
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    subprocess.run(
-        [compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", "-o", folder / "main", folder / "main.c"], check=True
-    )
-    found = subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout.splitlines()
+    found = _options_in_c(folder, [(pocl.slug, 120), (pocl.slug, 9000), ("another", 100)])
     assert found == [*(line.partition(" scale ")[2] for line in lines), "-DGROUP=32 -DPER_ITEM=1"]
 
 
@@ -983,16 +987,7 @@ constraints.small = "GROUP * PER_ITEM <= max_work_group_size and min(n, 4096) >=
     assert "-DGROUP=64 -DPER_ITEM=4" not in header, "it is not valid at its own size"
     table = TuningTable([device(limits=limits)], entries_of([device()], winners))
     sizes = [1, 31, *range(1000, 1050)]
-    shown = "".join(f'    puts(scale_choose("{device().slug}", {size})->options);\n' for size in [*sizes, 0])
-    program = f'#include <stdio.h>\n#include "scale.h"\nint main(void) {{\n{shown}    return 0; }}\n'
-    (folder / "main.c").write_text(program)
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    subprocess.run(
-        [compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", "-o", folder / "main", folder / "main.c"], check=True
-    )
-    found = subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout.splitlines()
+    found = _options_in_c(folder, [(device().slug, size) for size in [*sizes, 0]])
     chosen = [table.find(device().slug, family.problem_type.parse(str(size))).configuration for size in sizes]
     assert len(set(chosen)) == 4, "three winners and the default"
     assert found == [f"-DGROUP={one['GROUP']} -DPER_ITEM={one['PER_ITEM']}" for one in [*chosen, chosen[0]]]

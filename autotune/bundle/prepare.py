@@ -39,7 +39,7 @@ NEAR_OF = 8
 RESULT_BYTES = 2**28
 """Outputs in a result, besides those of finalists."""
 ALL_OUTPUTS_BYTES = RESULT_BYTES // 4
-"""Outputs of all problems: their reference has two of each in the result, and candidates should have as many."""
+"""Size of the outputs of all problems: a result has two of each from the reference, and needs room for others'."""
 FINALISTS_MEMORY = 0.25
 """Part of the device's memory that the finalists of a problem may take together."""
 PRESUMED = DeviceLimits(
@@ -160,19 +160,20 @@ def candidates_of(
 def _why_left_out(candidates: Candidates, left_bytes: int) -> str:
     """Return why a problem cannot be judged where a result is collected, or nothing.
 
-    `left_bytes` are what the outputs of others have left of a result.
+    `left_bytes` is what the outputs of the problems before it leave of `ALL_OUTPUTS_BYTES`.
     """
     reference, task = candidates.all[0], candidates.task
     if reference.algorithm not in {algorithm.name for algorithm in task.family.algorithms}:
         return "what is right is told by another kernel, which is not among the candidates"
     if reason := too_large(task.plan(reference)):
         return reason
-    is_full = _output_bytes(candidates) > left_bytes
-    return "the result is full of others' outputs; make another bundle for it" if is_full else ""
+    if _output_bytes(candidates) > left_bytes:
+        return f"the outputs of all shapes would have more than {ALL_OUTPUTS_BYTES // 2**20} MiB; make another bundle"
+    return ""
 
 
 def _output_bytes(candidates: Candidates) -> int:
-    """Return the bytes that one check of a problem reads."""
+    """Return the size in bytes of what one check of a problem reads."""
     return sum(buffer.size_bytes for buffer in read_back(candidates.task.plan(candidates.all[0])))
 
 

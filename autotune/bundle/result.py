@@ -62,7 +62,7 @@ class Result:
     """The contents of a result."""
 
     name: bytes = b""
-    """That of the work, and when it was begun: like no other, also where one bundle is used twice."""
+    """The name of the work, then when it was begun, which tells apart the results of one bundle."""
     note: bytes = b""
     told: dict[tuple[int, int, int], bytes] = field(default_factory=dict)
     """What the driver answered, by platform, device or NO_HANDLE, and query."""

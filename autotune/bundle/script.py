@@ -141,7 +141,7 @@ class _Script:
         port.run(port.bind([k for k, _ in counted], [launch for _, launch in counted], place.memory))
         self._mark("CHECK")
         port.release()
-        first = place.memory  # with its images of buffers, which are used when this is timed after the second check
+        first = place.memory  # keeps its images of buffers alive: finalists are timed after the second check
         other = operands.load(self._cases[1], plan)
         place.use(other)
         self._record_check(kernels, plan, place, other)

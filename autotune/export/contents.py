@@ -21,7 +21,7 @@ from autotune.store import Store
 
 Beneath = Mapping[str, Contents]
 """Tables by device slug that a store is layered over, as `Layers` of the lookup does it."""
-NONE: Beneath = MappingProxyType({})
+NOTHING_BENEATH: Beneath = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ def shipped_tables(store: Store, device_slug: str | None) -> Beneath:
 
 
 def best_winners(
-    store: Store, device_slug: str | None, family: str | None = None, beneath: Beneath = NONE
+    store: Store, device_slug: str | None, family: str | None = None, beneath: Beneath = NOTHING_BENEATH
 ) -> list[Winner]:
     """Return the winners of a store and, for problems that it lacks, those of the tables beneath it."""
     own = store.best(device_slug, family)
@@ -56,7 +56,7 @@ def best_winners(
     return own + [winner for winner in others if family in (None, winner.problem.family)]
 
 
-def stored_families(store: Store, device_slug: str | None, beneath: Beneath = NONE) -> list[str]:
+def stored_families(store: Store, device_slug: str | None, beneath: Beneath = NOTHING_BENEATH) -> list[str]:
     """Return the families of the winners of one device or of all; the default one if there are none."""
     winners = best_winners(store, device_slug, beneath=beneath)
     return sorted({winner.problem.family for winner in winners}) or [DEFAULT_FAMILY]
@@ -66,7 +66,7 @@ def read_tables(
     store: Store,
     device_slug: str | None,
     family: str,
-    beneath: Beneath = NONE,
+    beneath: Beneath = NOTHING_BENEATH,
     *,
     predictors: bool = False,
     trials: bool = False,

@@ -24,7 +24,7 @@ MOST_CONFIGURATIONS = 10**11
 BESIDE_SIZES = ("calls", "label")
 """Members of a problem that are not sizes."""
 RESERVED = (*BESIDE_SIZES, "algorithm", *keyword.kwlist)
-"""Names that sizes and parameters cannot have; those of Python's words, such as ``in``, would be none in formulas."""
+"""Names that sizes and parameters cannot have. Python's keywords, such as ``in``, cannot be names in formulas."""
 
 Faults = Iterator[tuple[str, str]]
 """Keys, such as ``arguments.a``, each with a message."""

@@ -26,7 +26,7 @@ REST_S = 30.0
 COOLER_C = 2.0
 """A rest has helped if the next trial leaves the device cooler by this than it was before."""
 MOST_USELESS = 3
-"""Rests in a row that need not help; after them there are no more, since the sensor is stuck or trials heat so much."""
+"""Number of rests in a row without help after which the device rests no more: its sensor is stuck, or it stays hot."""
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class PatientWorker(Worker):
         self._clock, self._sleep = clock, sleep
         self._is_sustained = is_sustained
         self._temperature_c: float | None = None
-        """After the last trial, if that reported it."""
+        """Temperature after the last trial, if the trial reported it."""
         self._coolest_c = math.inf
         """Temperature of the hot device before its first rest, or after the latest that helped."""
         self._useless_rests = 0

@@ -38,7 +38,7 @@ TASK = "search"
 _LOCK = APPLICATION_ID + 1
 """Key of the advisory lock under which the tables are made and stalled entries are collected."""
 _AT_ONCE = datetime.fromtimestamp(0, UTC)
-"""When an entry that is put back is due. The time of this machine may be later than the database's, which decides."""
+"""When an entry that is put back is due. This machine's clock may be ahead of the database's, which decides."""
 _Result = TypeVar("_Result")
 
 

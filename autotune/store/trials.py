@@ -43,8 +43,7 @@ from autotune.store.owner import Owner
 from autotune.store.transactions import Transactions, reads
 
 ROWS_AT_ONCE = 1000
-"""Trials that are fetched at once. Were it all of them, converting them might take longer than a server lets a
-transaction be idle."""
+"""Number of trials fetched at once. Converting all of them could take longer than a server lets a transaction idle."""
 
 
 class TrialRow(ProvenanceColumns, Base):

@@ -12,7 +12,7 @@
 #define COOL 75000
 #define NONSENSE 150000 /* no device works above it */
 #define MOST_REST_S 60 /* at once */
-#define STUCK_S 15     /* of a rest in which not even a thousandth changes: the sensor is stuck */
+#define STUCK_S 15     /* of a rest without any change: the sensor is stuck */
 #define ZONES 128
 
 static char path[512]; /* of the file that has the temperature; empty if there is none */
@@ -62,7 +62,7 @@ void rest_if_hot(void) {
         poll(NULL, 0, 1000);
         has_changed |= temperature() != first;
         if (second >= STUCK_S && !has_changed) {
-            fputs("that does not change while it rests: its temperature is not asked for any more\n", stderr);
+            fputs("its temperature did not change while it rested, and is not read any more\n", stderr);
             path[0] = '\0';
         }
     }

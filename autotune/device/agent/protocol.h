@@ -10,7 +10,7 @@
 #ifndef AUTOTUNE_PROTOCOL_H
 #define AUTOTUNE_PROTOCOL_H
 
-#define PROTOCOL_DIGEST "17ee7f05ff1f4b82"
+#define PROTOCOL_DIGEST "6e0d9ea373f66b09"
 
 #define PROTOCOL_MAGIC "autotune"
 
@@ -115,7 +115,7 @@
 #define ELEMENT_OTHER 5 /* compared bit for bit */
 
 /* A result begins with RESULT and NOTE. Every payload is followed by its CRC-32; trials are numbered from 0. */
-#define RESULT 96     /* magic[8] digest[16] name[16] uint64 nanoseconds, of the day that it was begun */
+#define RESULT 96     /* magic[8] digest[16] name[16] uint64 nanoseconds from 1970 to the first start */
 #define TOLD 97       /* uint32 platform, uint32 device or NO_HANDLE, uint32 query, what the driver answers */
 #define CHOSEN 98     /* uint32 platform, uint32 device, uint8 size_t_bytes, /proc/cpuinfo */
 #define BEGUN 99      /* uint32 trial */

@@ -212,11 +212,11 @@ static void recall(uint8_t kind, struct cursor payload) {
 static void begin_result(void) {
     static const char told[] = PROTOCOL_MAGIC PROTOCOL_DIGEST;
     uint8_t names[sizeof work.name + 8];
-    struct timespec today;
+    struct timespec begun;
     if (has_name < 0) {
-        clock_gettime(CLOCK_REALTIME, &today);
+        clock_gettime(CLOCK_REALTIME, &begun);
         memcpy(names, work.name, sizeof work.name);
-        put_u64(names + sizeof work.name, (uint64_t)today.tv_sec * 1000000000u + (uint64_t)today.tv_nsec);
+        put_u64(names + sizeof work.name, (uint64_t)begun.tv_sec * 1000000000u + (uint64_t)begun.tv_nsec);
         record(RESULT, told, sizeof told - 1, names, sizeof names, 0);
     }
     if (!has_note)

@@ -339,7 +339,7 @@ int set_up(struct trial *trial, int is_finalist, struct trial *next) {
     put_u64(head + 12, now.limit);
     put_u64(head + 20, now.private_bytes);
     record(BUILT, head, sizeof head, NULL, 0, 0);
-    /* The last answer is asked for here, so that an error which the agent has kept is not the next trial's. */
+    /* FINISH tells an error that the agent has kept, which would otherwise be the next trial's. */
     return check(1 + is_finalist) && carry_out(trial->time, &trial->launches) && ask(FINISH, NULL, 0, &reply);
 }
 
