@@ -1,12 +1,18 @@
 """Fixtures shared by all tests."""
 
+import os
 import shutil
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+
+pytest.register_assert_rewrite(
+    "agents", "databases", "factories", "fake_adb", "gguf_files", "invented_port", "invented_service", "kernel_files",
+    "searches", "small_kernels", "stand_in", "waiting", "wrong_variants",
+)  # fmt: skip
 
 from autotune.device.discovery import discover
 from autotune.kernels import FILES, families_of_files, find_family
@@ -19,7 +25,6 @@ from autotune.store import Store
 from databases import Server, missing
 from factories import Printed, Run
 from invented_clock import Clock
-from isolation import fail_missing_tools, install
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -35,12 +40,23 @@ def pytest_configure(config: pytest.Config) -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
-    install(config)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts the longest first, which no worker is then left with at the end while the others idle."""
-    items.sort(key=lambda item: item.get_closest_marker("limit") is None)
+_Report = TypeVar("_Report", pytest.TestReport, pytest.CollectReport)
+
+
+def fail_missing_tools(report: _Report) -> _Report:
+    """Turn a skip into a failure in continuous integration, where everything is installed.
+
+    The exception is what a device cannot do: reasons that begin with "not covered".
+    """
+    if not report.skipped or not os.environ.get("CI") or hasattr(report, "wasxfail"):
+        return report
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not reason.removeprefix("Skipped: ").startswith("not covered"):
+        report.outcome = "failed"
+        report.longrepr = f"{reason}\n(no test is skipped where CI is set)"
+    return report
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,7 +3,6 @@
 import json
 import random
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -220,13 +219,3 @@ class Recorder:
             case ProblemFinished():
                 assert event.outcome.request == event.request
                 self.outcomes.append(event.outcome)
-
-
-def in_threads(*works: Callable[[], object], limit_s: float = 60.0) -> None:
-    """Do all of it at once, each in a thread of its own, and wait until it is done."""
-    threads = [threading.Thread(target=work, daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(limit_s)
-        assert not thread.is_alive()

@@ -5,14 +5,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import searches
 from autotune.codec import Node
-from autotune.errors import ServiceError
 from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState
 from autotune.remote import Client
@@ -24,8 +23,8 @@ from autotune.service.access import Role
 from autotune.service.server import Place, Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from waiting import HANG_S, join, wait_for
 
-ENDS_IN_S = 20
 invented_time = searches.invented_time
 events.READ_EVERY_S = 0.05  # invented devices are through with a job in a moment
 
@@ -48,7 +47,7 @@ class Paused:
 
     def __call__(self, job: Job) -> float:
         self.begun.set()
-        assert self.goes_on.wait(180)  # longer than what tests wait for meanwhile
+        assert self.goes_on.wait(HANG_S)
         return invented_time(job)
 
 
@@ -112,8 +111,7 @@ def serving(
             yield server
         finally:
             server.handle_exit(15, None)
-            thread.join(ENDS_IN_S)
-            assert not thread.is_alive()
+            join(thread)
 
 
 @contextmanager
@@ -135,8 +133,7 @@ def in_thread(offer: Offer) -> Iterator[threading.Thread]:
         yield thread
     finally:
         offer.close()
-        thread.join(ENDS_IN_S)
-        assert not thread.is_alive()
+        join(thread)
 
 
 def invented_worker(url: str, name: str = "w1", token: str = "") -> Service:
@@ -146,14 +143,3 @@ def invented_worker(url: str, name: str = "w1", token: str = "") -> Service:
 
 def secret_of(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """What the condition returns once that is true. A service that does not answer yet is waited for, too."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with suppress(ServiceError):
-            if found := condition():
-                return found
-        time.sleep(0.02)
-    raise AssertionError("it did not happen")

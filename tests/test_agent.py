@@ -40,7 +40,7 @@ from autotune.model.trial import BuildState, Job, TrialState
 from autotune.runtime import executor
 from autotune.runtime.executor import open_executor
 from autotune.search.task import Task
-from factories import in_threads
+from waiting import HANG_S, in_threads
 
 MUTATIONS = 300
 """Of a session that the agent reads, and as many of one that the host reads."""
@@ -245,7 +245,7 @@ def test_no_runner_outlives_its_link(agent: str, how: str) -> None:
         process.stdin.close()
     else:
         os.kill(process.pid, signal.SIGKILL)
-    process.wait(30)
+    process.wait(HANG_S)
     deadline = time.monotonic() + 30
     while not _is_gone(runner) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -356,7 +356,9 @@ def test_the_agent_survives_nonsense(
         file = tmp_path / "sent"
         file.write_bytes(mutate(session[0], random.Random(seed)))
         with file.open("rb") as sent:
-            done = subprocess.run([agent], stdin=sent, capture_output=True, env=environment, timeout=60, check=False)
+            done = subprocess.run(
+                [agent], stdin=sent, capture_output=True, env=environment, timeout=HANG_S, check=False
+            )
         told = done.stderr.decode("utf-8", "replace")
         assert done.returncode == 0 and "Sanitizer" not in told and "runtime error" not in told, (seed, told)
         assert done.stdout[-11:-6] == b"\x07\0\0\0" + bytes([frames.CONSTANTS["END"]]), seed

@@ -33,6 +33,7 @@ from autotune.testing import FakeBuilds, FakeWorker
 from factories import INVENTED_GPU as GPU
 from factories import Recorder, evil
 from searches import PROBLEM, search
+from waiting import HANG_S, join
 
 CPU = dataclasses.replace(GPU, slug="pocl-invented", family="cpu", limits=dataclasses.replace(GPU.limits, is_cpu=True))
 
@@ -454,9 +455,9 @@ def test_calls_in_the_background_keep_their_order_and_one_that_has_not_begun_can
     fails = background.submit(partial(int, "no number"))
     assert others[1].cancel()
     begins.set()
-    assert first.result(20)
+    assert first.result(HANG_S)
     with pytest.raises(ValueError, match="no number"):
-        fails.result(20)
+        fails.result(HANG_S)
     assert made == [0, 2]
 
 
@@ -467,8 +468,7 @@ def test_the_thread_ends_with_what_it_worked_for(store: Store) -> None:
     bench.finish_launched()
     del bench
     gc.collect()
-    thread.join(20)
-    assert not thread.is_alive()
+    join(thread)
 
 
 @pytest.mark.parametrize("device", [GPU, CPU])

@@ -44,7 +44,7 @@ from autotune.model.trial import Request, TrialState
 from autotune.remote.wire import code_version
 from autotune.store import Store
 from factories import PHONE, Run, device
-from untraced import untraced
+from waiting import HANG_S
 
 PROBLEMS = (GemmProblem(m=48, n=40, k=36), GemmProblem.parse("1,64,96 float16"))
 SECONDS = 30.0
@@ -139,7 +139,7 @@ def _end_in_a_trial(folder: Path, process: "subprocess.Popen[bytes]", how: signa
         assert process.poll() is None
         time.sleep(0.002)
     os.killpg(process.pid, how)
-    process.wait(30)
+    process.wait(HANG_S)
     time.sleep(0.2)  # the shell may end before the agent
 
 
@@ -302,7 +302,6 @@ def test_outputs_that_did_not_come_along_prove_nothing(result: bytes, store: Sto
     assert len(set(names)) <= 1
 
 
-@untraced()
 def test_nonsense_is_refused_clearly(result: bytes, store: Store) -> None:
     frames = frames_in(result)
     refused = 0
@@ -378,7 +377,7 @@ def test_a_bundle_of_a_kernel_file_is_collected_with_that_file(
     with zipfile.ZipFile(tmp_path / "job.zip") as bundle:
         bundle.extractall(tmp_path)
     process = _start(tmp_path / FOLDER)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, errors
     db = ["--db", str(tmp_path / "db.sqlite")]
     code_version.cache_clear()
@@ -406,7 +405,7 @@ def test_where_the_reference_gave_nothing_no_output_is_judged(
         make_bundle(tmp_path / "job.zip", job[1], requests, store, 15.0)
         with zipfile.ZipFile(tmp_path / "job.zip") as bundle:
             bundle.extractall(tmp_path)
-        assert _start(tmp_path / FOLDER).wait(120) == 0
+        assert _start(tmp_path / FOLDER).wait(HANG_S) == 0
         frames = frames_in(load(tmp_path / FOLDER))
         frames = [f for f in frames if f[0] != CONSTANTS["OUTPUT"] or struct.unpack_from("<I", f, 1)[0]]
         found = collect(read_result(_joined(frames)), store)
@@ -465,7 +464,7 @@ def test_large_outputs_come_home_and_larger_ones_are_left_out(tmp_path: Path, jo
         make_bundle(tmp_path / "no.zip", job[1], requests[1:2], store, 2.0, algorithms=["naive"])
     with zipfile.ZipFile(tmp_path / "job.zip") as bundle:
         bundle.extractall(tmp_path)
-    _, errors = _start(tmp_path / FOLDER).communicate(timeout=120)
+    _, errors = _start(tmp_path / FOLDER).communicate(timeout=HANG_S)
     result = load(tmp_path / FOLDER)
     whole = [frame for frame in _outputs(result) if len(frame) > 40 * 2**20]
     assert whole and not any(frame[6] for frame in whole), errors
@@ -617,7 +616,7 @@ def test_what_a_bundle_needs_is_said(run: Run, tmp_path: Path) -> None:
 def _run_alone(
     agent: Path, work: Path, result: Path, environment: dict[str, str]
 ) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run([agent, work, result], capture_output=True, env=environment, timeout=120, check=False)
+    return subprocess.run([agent, work, result], capture_output=True, env=environment, timeout=HANG_S, check=False)
 
 
 def test_an_agent_refuses_work_and_results_that_are_not_its_own(job: Job, tmp_path: Path) -> None:
@@ -703,7 +702,7 @@ def test_a_hot_device_rests_until_it_is_cool(imitation: Imitation, tmp_path: Pat
         assert b"the device has 91 degrees Celsius: resting\n" in iter(running.stderr.readline, b"")
         assert not [frame for frame in frames_in((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["BEGUN"]]
         (folder / "temp").write_text("60000\n")
-        assert running.wait(60) == 0
+        assert running.wait(HANG_S) == 0
 
 
 def test_finalists_use_their_images_of_buffers_after_the_second_check(imitation: Imitation, tmp_path: Path) -> None:
@@ -836,7 +835,7 @@ def test_a_full_disk_ends_the_agent_and_a_start_with_room_goes_on(
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
 
     done = subprocess.run(
-        [agent, tmp_path / "work", tmp_path / NAME], capture_output=True, env=environment, timeout=120, check=False,
+        [agent, tmp_path / "work", tmp_path / NAME], capture_output=True, env=environment, timeout=HANG_S, check=False,
         preexec_fn=leave_room,
     )  # fmt: skip
     assert done.returncode == 1

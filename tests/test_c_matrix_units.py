@@ -12,7 +12,6 @@ from autotune.store import Store
 from factories import winner
 from stand_in import LIMITS
 from test_c_package import Library, check_choice, pytestmark
-from untraced import untraced
 
 __all__ = ["pytestmark"]
 
@@ -23,7 +22,6 @@ LARGE = Device(
 KINDS = ("q4_0", "q4_0 int8", "q4_k float16", "q8_0")
 
 
-@untraced()
 def test_c_chooses_among_matrix_units_as_python_does(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "tuned.sqlite")
     store.add_device(LARGE)

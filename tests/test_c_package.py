@@ -41,7 +41,6 @@ from autotune.space.family import CExport, KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from factories import random_configuration, winner
-from untraced import untraced
 
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic")
 HEADERS = any((Path(folder) / "CL" / "cl.h").exists() for folder in ("/usr/include", "/usr/local/include"))
@@ -346,8 +345,7 @@ RELATIVE = factories.device("adreno-740")
 def libraries(tuned: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Library]:
     """By device."""
     folder = tmp_path_factory.mktemp("libraries")
-    with untraced():
-        export_package(tuned, None, FAMILIES, folder, also=[RELATIVE.slug])
+    export_package(tuned, None, FAMILIES, folder, also=[RELATIVE.slug])
     return {device.slug: Library(folder, device, FAMILIES) for device in (ADRENO, MALI, RELATIVE)}
 
 
@@ -373,7 +371,6 @@ def asked(numbers: random.Random, count: int) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-@untraced()
 def test_c_chooses_and_plans_as_python_does(tuned: Store, libraries: dict[str, Library], tmp_path: Path) -> None:
     for family in FAMILIES:
         (tmp_path / f"{family}.json").write_text(str(export_table(tuned, None, family, "json")))
@@ -419,7 +416,6 @@ def lacks_buffers(plan: Plan) -> bool:
     return not passed <= {buffer.name for buffer in plan.buffers}
 
 
-@untraced()
 def test_what_was_not_exported_has_a_status_of_its_own(tuned: Store, tmp_path: Path) -> None:
     export_package(tuned, "mali-g610", ("gemm",), tmp_path)
     library = Library(tmp_path, MALI, ("gemm",))
@@ -432,7 +428,6 @@ def test_what_was_not_exported_has_a_status_of_its_own(tuned: Store, tmp_path: P
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@untraced()
 def test_samples_meet_every_variant(name: str) -> None:
     """Of configurations drawn at random, at sizes drawn at random."""
     numbers = random.Random(4)
@@ -449,7 +444,6 @@ def test_samples_meet_every_variant(name: str) -> None:
                 assert rules.plan.variant_of(problem, configuration) in met
 
 
-@untraced()
 def test_a_family_from_elsewhere_is_exported_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     family, numbers = transpose_family.FAMILY, random.Random(5)
     for module in (c_header, c_package, sys.modules[__name__]):
@@ -554,8 +548,7 @@ def on_pocl(
         store.add_device(pocl)
         for problem, configuration in made.items():
             store.record_winner(winner(pocl, problem, configuration))
-        with untraced():
-            export_package(store, pocl.slug, FAMILIES, folder / "c")
+        export_package(store, pocl.slug, FAMILIES, folder / "c")
     library = Library(folder / "c", pocl, FAMILIES, session)
     assert library.opened == 0
     return library
@@ -777,7 +770,6 @@ def test_the_example_refuses_sizes_that_are_none(on_pocl: Library, capfd: pytest
         assert "sizes are whole numbers" in capfd.readouterr().err
 
 
-@untraced()
 def test_what_the_driver_refuses_gives_way_to_the_default(
     pocl: Device, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

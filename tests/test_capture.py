@@ -26,6 +26,7 @@ from autotune.model.trial import TrialState
 from autotune.search.own_kernel import use_file
 from autotune.space.search_space import SearchSpace
 from factories import Run, quick_job, winner
+from waiting import HANG_S
 
 if TYPE_CHECKING:
     from autotune.kernel_file.family import FileFamily
@@ -227,7 +228,7 @@ def test_who_ends_a_capture_ends_the_program_and_keeps_what_it_launched(
         if stubborn:
             assert capture.stdout.readline() == "refused\n"
             capture.terminate()
-        printed, told = capture.communicate(timeout=200)  # waits for the program, too, which writes to the same pipe
+        printed, told = capture.communicate(timeout=HANG_S)  # waits for the program, too, which writes to the same pipe
     if launches:
         assert f"ended by signal {9 if stubborn else 15}; what it launched before is recorded" in told
         assert "matmul/kernel.toml: TILE" in printed and capture.returncode == 0
@@ -252,7 +253,7 @@ def test_a_program_that_ends_in_order_when_it_is_asked_to_is_not_run_again(tmp_p
     ) as capture:  # fmt: skip
         assert capture.stdout and capture.stdout.readline() == "waits\n"
         capture.terminate()
-        _, told = capture.communicate(timeout=200)
+        _, told = capture.communicate(timeout=HANG_S)
     assert "ended with status 143, and called no OpenCL function" in told
     assert (tmp_path / "runs").read_text() == "once "
 
@@ -282,7 +283,7 @@ def test_the_library_waits_for_no_thread_that_opens_others(tmp_path: Path) -> No
         subprocess.run(["cc", *words], cwd=tmp_path, check=True)
     command = [tmp_path / "opener", LOADERS[0], tmp_path / "nothing.so"]
     for _ in range(20):
-        subprocess.run(command, check=True, timeout=60)
+        subprocess.run(command, check=True, timeout=HANG_S)
 
 
 @needs_headers

@@ -21,7 +21,6 @@ from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from searches import search
-from untraced import untraced
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=65, n=33, k=17)
@@ -78,7 +77,6 @@ def test_exhaustive_goes_by_rows_and_random_by_its_seed() -> None:
     assert drawn("random", 1) == drawn("random", 1) != drawn("random", 2)
 
 
-@untraced()
 def test_tpe_learns_through_what_its_proposals_are_moved_to(tmp_path: Path) -> None:
     def late_mean(name: str, seed: int) -> float:
         worker = FakeWorker(time_of)

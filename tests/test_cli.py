@@ -69,7 +69,7 @@ from autotune.search import Budget, SamplerChoice, compilation
 from autotune.store import Store, new_owner
 from factories import Run, trial, winner
 from gguf_files import SMALL, model_file
-from untraced import untraced
+from waiting import HANG_S
 
 COMMANDS = make_parser().commands
 
@@ -188,7 +188,9 @@ sys.exit(main(sys.argv[1:]))
 def _command(
     *arguments: str, python: Sequence[str] = ("-m", "autotune"), **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *python, *arguments], capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(
+        [sys.executable, *python, *arguments], capture_output=True, text=True, timeout=HANG_S, **options
+    )
 
 
 # What a run is made of
@@ -1312,7 +1314,6 @@ def test_a_run_says_how_long_it_will_take(budget: Budget, expected: str, capsys:
 # With the real device
 
 
-@untraced()
 def test_tune_interrupt_resume_look_up_export_and_import(tmp_path: Path) -> None:
     """The whole way on PoCL, each command a process of its own."""
     database, table = tmp_path / "tuned.sqlite", tmp_path / "table.json"
@@ -1362,7 +1363,7 @@ def _interrupted(*arguments: str) -> int:
                 break
         process.send_signal(signal.SIGINT)
         assert "run the same command again" in process.stderr.read()
-        return process.wait(timeout=60)
+        return process.wait(timeout=HANG_S)
 
 
 @pytest.mark.parametrize(

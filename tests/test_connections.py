@@ -18,8 +18,8 @@ from autotune.remote import Client
 from autotune.service import connections
 from autotune.service.connections import Phase
 from autotune.service.server import Server
-from invented_service import wait_for
 from ports import free_port
+from waiting import HANG_S, wait_for
 
 HALF = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 WHOLE = HALF + b"\r\n"
@@ -71,7 +71,7 @@ def test_a_request_that_does_not_arrive_is_given_up(
         if data.startswith(WHOLE):
             assert b'"ok"' in received(connection, b"}")
         assert not is_closed(connection)
-        wait_for(lambda: is_closed(connection), 8)
+        wait_for(lambda: is_closed(connection))
 
 
 def test_bytes_that_drip_in_do_not_make_the_time_longer(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_a_head_without_end_is_cut_off(server: Server) -> None:
             for _ in range(50):
                 connection.sendall(b"X-Long: " + b"x" * 8000 + b"\r\n")
                 time.sleep(0.01)
-        wait_for(lambda: is_closed(connection), 2)
+        wait_for(lambda: is_closed(connection))
 
 
 def test_of_one_address_those_that_have_waited_longest_go_first(
@@ -129,7 +129,7 @@ def test_a_client_that_reads_nothing_of_its_answers_is_not_waited_for(
     monkeypatch.setattr(connections, "READ_LIMIT_S", 1.0)
     with sending(tight.url, PAGES, receives=1024):
         wait_for(lambda: unsent(tight))
-        wait_for(lambda: not unsent(tight), 8)
+        wait_for(lambda: not unsent(tight))
     assert client.jobs() == []
 
 
@@ -168,12 +168,12 @@ def test_more_half_requests_than_files_stop_nobody(tmp_path: Path) -> None:
     with log.open("w") as out:
         process = subprocess.Popen([sys.executable, "-c", FEW_FILES, *where], stdout=out, stderr=out)
     try:
-        wait_for(lambda: "serving at" in log.read_text(), 30)
+        wait_for(lambda: "serving at" in log.read_text())
         url = f"http://127.0.0.1:{port}"
         with sending(url, HALF, 700), Client(url) as client:
             assert client.jobs() == []
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(HANG_S)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "Traceback" not in log.read_text()

@@ -14,6 +14,7 @@ from autotune.cli import device_lock
 from autotune.cli.device_lock import DeviceLock, LockedWorker, physical_name
 from autotune.errors import WorkerError
 from autotune.model.device import Device
+from waiting import HANG_S
 
 DEVICE = Device(slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="9:0")
 HOLDER = """
@@ -54,7 +55,7 @@ def test_a_second_program_waits_and_says_for_whom(folder: Path, capfd: pytest.Ca
             return False
 
         with DeviceLock(DEVICE, let_it_end):
-            assert other.wait(timeout=60) == 0
+            assert other.wait(timeout=HANG_S) == 0
         told = capfd.readouterr().err
         assert told == f"waiting: process {other.pid} is measuring on adreno-730 (Ctrl-C stops waiting)\n"
 
@@ -62,7 +63,7 @@ def test_a_second_program_waits_and_says_for_whom(folder: Path, capfd: pytest.Ca
 def test_a_holder_that_is_killed_leaves_no_lock(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with hold(folder) as other:
         other.send_signal(signal.SIGKILL)
-        other.wait(timeout=10)
+        other.wait(timeout=HANG_S)
         with DeviceLock(DEVICE):
             assert capfd.readouterr().err == ""
 
@@ -86,7 +87,7 @@ def test_a_worker_holds_it_during_a_trial_only(folder: Path) -> None:
     class SlowWorker:
         def run(self, job: object) -> object:
             is_running.set()
-            assert may_end.wait(10)
+            assert may_end.wait(HANG_S)
             return job
 
     worker = LockedWorker(SlowWorker(), DeviceLock(DEVICE))  # type: ignore[arg-type]
@@ -96,7 +97,7 @@ def test_a_worker_holds_it_during_a_trial_only(folder: Path) -> None:
         time.sleep(0.05)
         assert not is_running.is_set()
         assert worker.waited_s > 0.0
-    assert is_running.wait(10)
+    assert is_running.wait(HANG_S)
     assert worker.waited_s >= 0.05
     with pytest.raises(WorkerError):
         DeviceLock(DEVICE, lambda: True).__enter__()

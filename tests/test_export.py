@@ -42,7 +42,6 @@ from autotune.predict import keep_predictors
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from factories import LARGE_GPU, evaluation, naive, product, provenance, random_configuration, winner
-from untraced import untraced
 
 ADRENO = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", driver="OpenCL 3.0 */ int x; // ??/",
@@ -189,7 +188,6 @@ def test_json_holds_everything(store: Store) -> None:
         assert (entry["gain_low"] is None) == (winner.samples == 0)
 
 
-@untraced()
 def test_json_that_could_not_be_read_back_is_not_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_tables, "MAX_BYTES", 1000)
     with pytest.raises(TableError, match="one device at a time"):
@@ -379,7 +377,6 @@ def test_c_says_which_fields_may_be_0(tmp_path: Path, name: str, fills: str) -> 
 
 @needs_compiler
 @pytest.mark.parametrize("device", [ADRENO, CPU, BARE], ids=lambda device: device.slug)
-@untraced()
 def test_c_gives_the_answers_of_python(store: Store, tmp_path: Path, device: Device) -> None:
     numbers = random.Random(3)
     problems = [w.problem.to_dict() for w in store.best(device.slug)]
@@ -538,7 +535,6 @@ def default_answers(device: Device, family: str, problems: list[Fields], folder:
 
 @needs_compiler
 @pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
-@untraced()
 def test_c_chooses_the_reductions_of_python(tmp_path: Path, device: Device) -> None:
     """Rows of all lengths, with gaps of all sizes between them."""
     numbers = random.Random(6)
@@ -557,7 +553,6 @@ def test_c_chooses_the_reductions_of_python(tmp_path: Path, device: Device) -> N
 
 @needs_compiler
 @pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
-@untraced()
 def test_c_chooses_the_row_operations_of_python(tmp_path: Path, device: Device) -> None:
     """Operations of all kinds on rows of all lengths, with gaps of all sizes between them, and what is no problem."""
     numbers = random.Random(7)
@@ -577,7 +572,6 @@ def test_c_chooses_the_row_operations_of_python(tmp_path: Path, device: Device) 
 
 @needs_compiler
 @pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
-@untraced()
 def test_c_chooses_the_defaults_of_python(tmp_path: Path, device: Device) -> None:
     """Many shapes, since each decides between some 40 candidates."""
     numbers = random.Random(5)

@@ -36,7 +36,7 @@ from autotune.store.job_rows import JobKind, NewJob
 from databases import Server, change, rows
 from factories import INVENTED_GPU as DEVICE
 from factories import Run, evil
-from invented_service import wait_for
+from waiting import HANG_S, wait_for
 
 TESTS = Path(__file__).parent
 EVIL = evil("builder")
@@ -230,7 +230,7 @@ def test_a_source_that_kills_builders_is_found_and_not_built_a_third_time(
     queue_only(shared, extent)
     for _ in range(2):
         with builder_process(postgresql) as victim:
-            assert victim.wait(60) == -signal.SIGKILL
+            assert victim.wait(HANG_S) == -signal.SIGKILL
     monkeypatch.setattr(shared_queue, "STALLED_S", 0.5)
     lines: list[str] = []
     with building(postgresql, lines=lines):

@@ -32,7 +32,6 @@ from autotune.store import Ending, Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from searches import PROBLEM
 from searches import search as search_on
-from untraced import untraced
 
 DEVICE = dataclasses.replace(INVENTED_PROCESSOR, version="OpenCL 3.0 invented")
 OTHER = GemmProblem(m=200, n=120, k=64)
@@ -130,7 +129,6 @@ def test_a_value_that_several_algorithms_fail_with_is_to_blame_wherever_it_occur
 # Searching
 
 
-@untraced()
 def test_a_search_finds_a_fault_and_the_next_one_leaves_it_alone(store: Store) -> None:
     fill(store)
     assert [known.fault for known in known_faults(DEVICE, store)] == [WIDE]

@@ -81,7 +81,7 @@ def test_a_kernel_of_other_people_is_described_in_forty_lines(path: Path, tmp_pa
     assert file.check, "names small sizes"
 
 
-@pytest.mark.limit(600)
+@pytest.mark.long
 @pytest.mark.parametrize("path", foreign_files(), ids=lambda path: path.stem)
 def test_a_kernel_of_other_people_is_right_as_it_is_and_can_be_tuned(
     path: Path, tmp_path: Path, pocl: Device, measurer: Measurer

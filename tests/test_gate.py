@@ -28,7 +28,6 @@ from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.testing import Sample, covering_sample, spaces_to_check
 from factories import UNOPTIMIZED, quick_job
-from untraced import untraced
 
 PARTS = 4
 """Tests of one algorithm, so that they can run at the same time."""
@@ -115,7 +114,6 @@ def test_a_covering_sample_of_single_values_is_smaller() -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
-@untraced()
 def test_every_pair_of_parameter_values_is_right(
     pocl: Device, measurer: Measurer, family: str, algorithm: str, part: int
 ) -> None:
@@ -287,7 +285,6 @@ def samples_for_oclgrind(family: KernelFamily, algorithm: str, check: str) -> li
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
-@untraced()
 def test_oclgrind_finds_nothing(tmp_path: Path, family: str, algorithm: str, check: str) -> None:
     samples = samples_for_oclgrind(find_family(family), algorithm, check)
     if not samples:
@@ -324,7 +321,6 @@ ORDERING_PRELUDE = """
 
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(("family", "algorithm"), JOINING)
-@untraced()
 def test_oclgrind_finds_nothing_within_work_groups_that_join_parts(
     tmp_path: Path, family: str, algorithm: str, check: str
 ) -> None:
@@ -371,7 +367,6 @@ LOCAL_TILE = GEMM.complete(
         ("uninitialized", LOCAL_TILE, "float c0_1 = (float)(0);", "float c0_1;", "Uninitialized value"),
     ],
 )
-@untraced()
 def test_oclgrind_finds_faults(
     tmp_path: Path, check: str, configuration: Configuration, old: str, new: str, finding: str
 ) -> None:

@@ -25,7 +25,6 @@ from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
 from factories import PHONE, quick_job
-from untraced import untraced
 
 EVERYTHING = replace(
     PHONE,
@@ -126,7 +125,6 @@ def measure(pocl: Device, problem: GemmProblem, configuration: Configuration) ->
         ),
     ],
 )
-@untraced()
 def test_a_product_that_only_some_devices_can_do_is_right(
     pocl: Device, algorithm: str, wanted: dict[str, tuple[Value, ...]], shapes: tuple[str, ...]
 ) -> None:

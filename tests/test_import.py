@@ -23,7 +23,6 @@ from autotune.model.device import Device
 from autotune.model.trial import Verdict, Winner
 from autotune.paths import data_folder
 from autotune.store import Store
-from untraced import untraced
 
 DOCUMENT: dict[str, Any] = {
     "format": "autotune-table", "schema_version": 1,
@@ -357,7 +356,6 @@ def test_junk_is_refused_by_table_errors_alone() -> None:
     assert 0 < taken < len(documents) / 5
 
 
-@untraced()
 def test_damaged_bytes_are_refused_by_table_errors_alone() -> None:
     numbers = random.Random(1)
     whole = json.dumps(DOCUMENT).encode()
@@ -374,7 +372,6 @@ def test_damaged_bytes_are_refused_by_table_errors_alone() -> None:
     assert refused > 1000
 
 
-@untraced()
 def test_what_a_table_may_hold_survives_a_database(tmp_path: Path, empty_database: Path) -> None:
     """Whatever is read can be stored, and is exported as it was read."""
     for number, document in enumerate(d for d in junk_documents()[::7] if reads(d)):
@@ -400,7 +397,6 @@ def schema_accepts() -> Callable[[Any], bool]:
     return lambda document: bool(validator.is_valid(document))
 
 
-@untraced()
 def test_the_schema_refuses_nothing_that_is_read(schema_accepts: Callable[[Any], bool]) -> None:
     assert schema_accepts(DOCUMENT)
     documents = junk_documents()

@@ -1081,7 +1081,7 @@ kernel void plain(global const float *x, global float *y, float factor, int n) {
 """
 
 
-@pytest.mark.limit(600)
+@pytest.mark.long
 def test_check_under_oclgrind_finds_what_the_device_lets_pass(
     folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
 ) -> None:

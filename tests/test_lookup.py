@@ -33,7 +33,8 @@ from autotune.model.trial import Winner
 from autotune.paths import data_folder
 from autotune.predict import keep_predictors
 from autotune.store import Store
-from factories import device, evaluation, in_threads, naive, product, provenance
+from factories import device, evaluation, naive, product, provenance
+from waiting import in_threads
 
 GPU = device(
     name="QUALCOMM Adreno(TM) 730",

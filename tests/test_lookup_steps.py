@@ -25,6 +25,7 @@ from autotune.paths import data_folder
 from autotune.store import Store
 from databases import change
 from factories import naive, product, winner
+from waiting import HANG_S
 
 LIMITS = DeviceLimits(compute_units=12, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64))
 
@@ -264,7 +265,7 @@ def test_eight_processes_open_and_ask_at_once(lazy: str) -> None:
     with Store.open(lazy) as store:  # and one that writes meanwhile
         for size in range(20):
             store.record_winner(winner("adreno-730", product(size + 1, 7, 7), naive(1, 1)))
-    answers = [process.communicate(timeout=120) for process in started]
+    answers = [process.communicate(timeout=HANG_S) for process in started]
     assert [out for out, _ in answers] == ["['exact', 'nearest']\n"] * 8, answers
 
 

@@ -29,6 +29,7 @@ from autotune.errors import UsageError
 from autotune.manual import FOLDER, TOPICS, for_terminal, read_manual, read_topic
 from autotune.model.device import Device
 from factories import Run
+from waiting import HANG_S
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *(FOLDER / f"{topic}.md" for topic in TOPICS)]
@@ -98,14 +99,14 @@ def environment(tmp_path: Path, pocl: Device) -> dict[str, str]:
     return {**kept, "HOME": str(home), "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 
 
-@pytest.mark.limit(900)
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_runs_and_prints_what_is_shown(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
 
     def run_at(what: str, command: list[str]) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=HANG_S)
         assert done.returncode == 0, f"{where}: {what}: {done.stdout}{done.stderr}"
         return done
 
@@ -240,7 +241,7 @@ class TestHelp:
         environment = {**os.environ, "TERM": "xterm-256color", "PAGER": "cat", "COLUMNS": "80", "NO_COLOR": ""}
         done = subprocess.run(
             [sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(ROOT)}, cwd=tmp_path, text=True,
-            capture_output=True, stdin=subprocess.DEVNULL, timeout=100,
+            capture_output=True, stdin=subprocess.DEVNULL, timeout=HANG_S,
         )  # fmt: skip
         assert done.returncode == 0
         assert "\x1b[" in done.stdout and "Choosing the device" in done.stdout

@@ -18,7 +18,8 @@ from autotune.service import events, pools, tables_api
 from autotune.service.server import Server
 from autotune.store.jobs import JobLedger
 from autotune.testing import INVENTED_PROCESSOR
-from invented_service import offering, wait_for
+from invented_service import offering
+from waiting import HANG_S, wait_for
 
 SLUG = INVENTED_PROCESSOR.slug
 SHAPES = [f"{size},64,64" for size in range(16, 80)]
@@ -143,7 +144,7 @@ def test_heavy_answers_keep_no_worker_waiting(server: Server, client: Client, mo
 
     def stuck(*_: Any) -> bytes:
         begun.release()
-        assert goes_on.wait(60)
+        assert goes_on.wait(HANG_S)
         return b""
 
     monkeypatch.setattr(tables_api, "export_table", stuck)
@@ -151,7 +152,7 @@ def test_heavy_answers_keep_no_worker_waiting(server: Server, client: Client, mo
         try:
             asked = [threads.submit(Client(server.url).export, form) for form in ("json", "sqlite") * 20]
             for _ in range(2):
-                assert begun.acquire(timeout=20)
+                assert begun.acquire(timeout=HANG_S)
             job = client.submit(SLUG, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
             wait_for(lambda: client.job(job["id"])["state"] == "done")
             wait_for(lambda: any(one.done() for one in asked))
@@ -167,7 +168,7 @@ def test_whoever_is_one_too_many_is_told_when_to_come_back(server: Server, monke
         return False
 
     monkeypatch.setattr(threading.Semaphore, "acquire", full)
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=HANG_S)
     connection.request("GET", "/api/jobs")
     answer = connection.getresponse()
     assert (answer.status, answer.headers["Retry-After"]) == (503, str(pools.RETRY_AFTER_S))

@@ -15,7 +15,6 @@ from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
 from factories import device, quick_job
 from stand_in import LIMITS, StandIn, check_tiles
-from untraced import untraced
 
 NVIDIA = device("nvidia-h100", limits=LIMITS)
 
@@ -39,7 +38,6 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@untraced()
 def test_a_product_by_matrix_units_is_right(pocl: Device, shape: str) -> None:
     problem = GemmProblem.parse(shape)
     space = SearchSpace(FAMILY, problem, LIMITS, algorithms=["matrix_tile"], overrides=SMALL)

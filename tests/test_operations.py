@@ -27,7 +27,8 @@ from autotune.service.server import Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance, trial
-from invented_service import ended, offering, serving, slow, submitted, wait_for
+from invented_service import ended, offering, serving, slow, submitted
+from waiting import wait_for
 
 SLUG = INVENTED_PROCESSOR.slug
 ADMIN, READER = "administrators-token", "token-for-reading-only"

@@ -20,6 +20,7 @@ from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState
 from autotune.runtime import Operation
 from autotune.space.family import KernelFamily
+from waiting import HANG_S
 
 FILE = Path(__file__).with_name("transpose_family.py")
 SHAPES = ("64,64", "96,300", "300,70", "128,128")
@@ -188,7 +189,7 @@ def test_a_lookup_without_the_family_leaves_its_rows_out(
     registry.delenv(FILES, raising=False)
     done = subprocess.run(
         [sys.executable, "-m", "autotune", "status", "--db", str(tuned)],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and "unexpected" not in done.stderr
     with pytest.raises(ProblemError, match="no kernel family 'transpose'"):

@@ -18,7 +18,6 @@ from autotune.model.device import Device
 from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
 from factories import LARGE_GPU, UNOPTIMIZED, device
-from untraced import untraced
 
 LIMITS = replace(LARGE_GPU, has_float16=True)
 
@@ -84,7 +83,6 @@ SHAPES = (
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@untraced()
 def test_a_product_of_pairs_is_right(pocl: Device, shape: str) -> None:
     problem = GemmProblem.parse(shape)
     inputs, expected = drawn(problem)
@@ -97,7 +95,6 @@ def test_a_product_of_pairs_is_right(pocl: Device, shape: str) -> None:
 
 @pytest.mark.parametrize("load_width", [1, 2, 4])
 @pytest.mark.parametrize("shape", ["132,140,40 float16-acc16", "140,132,56 tt float16-acc16"])
-@untraced()
 def test_a_large_micro_tile_of_pairs_is_right(pocl: Device, shape: str, load_width: int) -> None:
     """Rows of single elements are joined to rows of pairs in words of one, two or four elements."""
     problem = GemmProblem.parse(shape)

@@ -13,7 +13,7 @@ from autotune.device import processors
 from autotune.device.processors import vector_class
 from autotune.device.quirks import compiler_target, library_and_name, repair_processor_name
 from autotune.model.device import Device
-from untraced import untraced
+from waiting import HANG_S
 
 SSSE3 = "fpu sse2 pni ssse3 cx16"
 SSE4 = f"{SSSE3} sse4_1 sse4_2 popcnt"
@@ -169,7 +169,6 @@ EMULATED = {
 
 @pytest.mark.skipif(not shutil.which("qemu-x86_64-static"), reason="needs qemu-user-static")
 @pytest.mark.parametrize("model", EMULATED)
-@untraced()
 def test_kernels_run_right_on_emulated_processors_that_pocl_mistakes(pocl: Device, tmp_path: Path, model: str) -> None:
     if not pocl.driver.startswith("3.0"):
         pytest.skip("needs the PoCL of PyPI's wheel")
@@ -177,5 +176,5 @@ def test_kernels_run_right_on_emulated_processors_that_pocl_mistakes(pocl: Devic
     command = ("qemu-x86_64-static", "-cpu", model, sys.executable, "-c", KERNELS, tmp_path / "cpuinfo", pocl.selector)
     environment = {**os.environ, "POCL_CACHE_DIR": str(tmp_path), "PYOPENCL_NO_CACHE": "1"}
     environment.pop("OPENBLAS_CORETYPE", None)  # it may name this machine's processor, not the emulated one
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S)
     assert done.stdout.endswith("all right\n"), done.stderr[-2000:]

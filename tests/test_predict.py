@@ -54,7 +54,8 @@ from autotune.search import Budget
 from autotune.search.task import Task
 from autotune.store import Store
 from autotune.testing import FakeWorker
-from factories import evaluation, even, in_threads, naive, product, provenance, trial
+from factories import evaluation, even, naive, product, provenance, trial
+from waiting import in_threads
 
 GPU = factories.device(
     limits=DeviceLimits(compute_units=16, max_work_group_size=1024, max_work_item_sizes=(1024, 1024, 64))

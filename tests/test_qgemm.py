@@ -31,7 +31,6 @@ from autotune.space.search_space import SearchSpace
 from autotune.testing import Sample, covering_sample
 from factories import LARGE_GPU, PHONE, PROCESSOR, find_wrong, quick_job, read_shape, spoil_sources
 from test_gate import SPOILED_WORKER, Oclgrind
-from untraced import untraced
 
 gguf = pytest.importorskip("gguf")
 
@@ -594,7 +593,6 @@ def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyP
         ("next = min(unit + 1, last_unit - 1)", "next = unit + 1", "Invalid read"),
     ],
 )
-@untraced()
 def test_oclgrind_tells_what_a_processor_lets_pass(tmp_path: Path, old: str, new: str, finding: str) -> None:
     """A tile that is filled while others read it, and a unit behind the last one."""
     oclgrind = Oclgrind("races", tmp_path, SPOILED_WORKER.format(old=old, new=new))

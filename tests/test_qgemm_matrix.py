@@ -17,7 +17,6 @@ from autotune.runtime.engine import can_be_undone
 from autotune.space.search_space import SearchSpace
 from factories import quick_job
 from stand_in import LIMITS, StandIn, check_tiles
-from untraced import untraced
 
 PLAIN = Configuration.of(
     "matrix_rows", work_group_m=1, work_group_k=1, micro_tile_m=4, micro_tile_n=4, packed_words=1, unroll=1,
@@ -55,7 +54,6 @@ def with_changes(configuration: Configuration, changes: dict[str, Value]) -> Con
         ("32,9,64 mxfp4 experts=4", {"x_storage": "local"}),
     ],
 )
-@untraced()
 def test_a_product_with_quantised_weights_by_matrix_units_is_right(
     pocl: Device, shape: str, values: dict[str, Value]
 ) -> None:
@@ -127,7 +125,6 @@ TILE = Configuration.of(
         ("35,20,128 int4z-g64 float16", {"scaling": "weights", "tile_k": 128}),
     ],
 )
-@untraced()
 def test_a_tile_of_many_columns_by_matrix_units_is_right(pocl: Device, shape: str, values: dict[str, Value]) -> None:
     problem, configuration = QGemmProblem.parse(shape), with_changes(TILE, values)
     assert FAMILY.violations(problem, configuration, LIMITS) == []
@@ -135,7 +132,6 @@ def test_a_tile_of_many_columns_by_matrix_units_is_right(pocl: Device, shape: st
     assert trial.state is TrialState.COMPLETE, trial.message
 
 
-@untraced()
 def test_blocks_without_a_scale_count_as_their_offsets(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums of Q4_K are divided by the scales of blocks."""
 

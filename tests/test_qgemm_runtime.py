@@ -25,7 +25,6 @@ from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.runtime import Gemm, QGemm, from_awq, from_gptq
 from autotune.space.search_space import SearchSpace
-from untraced import untraced
 
 IN_FILES = [name for name, one in FORMATS.items() if not one.in_arrays]
 NAIVE = FAMILY.complete(Configuration.of("naive", relaxed_math="off"))
@@ -284,8 +283,7 @@ def test_weights_on_the_device_and_in_shared_memory(make: Callable[..., QGemm], 
 
 def test_another_queue(make: Callable[..., QGemm], pocl: Device) -> None:
     raw, values = weights_of("q4_0", 32, 64)
-    with untraced():
-        device = next(d for p in cl.get_platforms() for d in p.get_devices() if "pocl" in d.version.lower())
+    device = next(d for p in cl.get_platforms() for d in p.get_devices() if "pocl" in d.version.lower())
     context = cl.Context([device])
     ours, theirs = cl.CommandQueue(context), cl.CommandQueue(context)
     qgemm = make(queue=ours, verify=False)

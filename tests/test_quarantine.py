@@ -29,8 +29,9 @@ from autotune.store import owner as owner_module
 from autotune.store.owner import fate
 from autotune.testing import FakeWorker
 from databases import change
-from factories import in_threads, provenance
+from factories import provenance
 from searches import DEFAULT, DEVICE, PROBLEM, invented_time, search, won
+from waiting import in_threads
 
 OTHER = FAMILY.baseline
 PROVENANCE = provenance()

@@ -32,7 +32,6 @@ from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker
 from factories import LARGE_GPU, PROCESSOR, find_wrong, quick_job, read_shape, spoil_sources
-from untraced import untraced
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -356,7 +355,6 @@ def benchmarked(script: str, device: Device, folder: Path, *shapes: str) -> list
     return rows
 
 
-@untraced()
 def test_the_benchmark_compares_and_writes_json(pocl: Device, tmp_path: Path) -> None:
     [row] = benchmarked("bench_reduce", pocl, tmp_path, "2000,300,mean")
     assert row["shape"] == "2000x300 mean"

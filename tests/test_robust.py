@@ -31,7 +31,6 @@ from autotune.store import failures as failures_module
 from autotune.store.transactions import Together
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import evil
-from untraced import untraced
 
 EVIL = evil("worker")
 FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, POISON, NO_DEVICE_MEMORY, NO_HOST_MEMORY, ZERO_TIMERS = (
@@ -101,7 +100,6 @@ FAULTS = [
 ]
 
 
-@untraced()
 def test_a_search_survives_every_fault_of_kernels_and_drivers(pocl: Device, store: Store) -> None:
     worker = Faulty([behaviour for behaviour, _, _ in FAULTS])
     outcome = search(store, worker, len(FAULTS), device=pocl, should_stop=lambda: worker.is_done)

@@ -19,7 +19,6 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.predict.costs import Work
 from factories import LARGE_GPU, PHONE, PROCESSOR
-from untraced import untraced
 
 DEVICES = {
     slug: Device(slug=slug, vendor="", model="", family=family, limits=limits)
@@ -203,7 +202,6 @@ def problems() -> list[GemmProblem]:
 
 
 @pytest.mark.parametrize("device", DEVICES.values(), ids=lambda device: device.slug)
-@untraced()
 def test_defaults_are_valid_and_the_least_of_the_valid(device: Device) -> None:
     starts = find_profile(device).starting("gemm")
     known = candidates(starts, device.limits)
@@ -217,7 +215,6 @@ def test_defaults_are_valid_and_the_least_of_the_valid(device: Device) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES.values(), ids=lambda device: device.slug)
-@untraced()
 def test_estimates_fit_the_integers_of_c(device: Device) -> None:
     extreme = (1, 2, 3, 46340, 65536, 2**20, 2**31 - 1)
     known = candidates(find_profile(device).starting("gemm"), device.limits)

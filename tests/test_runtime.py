@@ -49,8 +49,8 @@ from autotune.runtime import gemm as gemm_module
 from autotune.runtime.crossover import host_product
 from autotune.runtime.executor import MOST_VIEWS, BoundCall, Executor
 from autotune.store import Store
-from factories import in_threads, provenance, trial
-from untraced import untraced
+from factories import provenance, trial
+from waiting import HANG_S, in_threads
 
 NAIVE = Configuration.of("naive", work_group_m=0, work_group_n=0)
 TILE: dict[str, Any] = {
@@ -728,7 +728,7 @@ def test_what_the_host_reads_is_not_given_the_device_by_another_thread(
     monkeypatch.setattr(gemm_module, "host_product", slowly)
     on_host = threading.Thread(target=gemm, args=(matrix(1, 20), weights))
     on_host.start()
-    assert is_read.wait(20)
+    assert is_read.wait(HANG_S)
     gemm(matrix(64, 20), weights)
     on_host.join(20)
     assert seen == [True]
@@ -746,7 +746,6 @@ print(json.dumps([right, gemm.stats.programs_compiled, gemm.stats.programs_loade
 """
 
 
-@untraced()
 def test_the_next_process_loads_what_this_one_compiled(pocl: Device, tmp_path: Path) -> None:
     def start(number: int) -> Any:
         environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path / str(number))}

@@ -19,7 +19,6 @@ from autotune.propose.prior import Source
 from autotune.propose.proposer import ListProposer, ModelProposer
 from autotune.propose.study import RowStudy, distributions, to_params
 from autotune.space.search_space import SearchSpace
-from untraced import untraced
 
 ALGORITHMS = ("naive", "dot", "local_tile", "microtile")
 LIMITS = DeviceLimits(has_images=True, max_image_width=8192, max_image_height=8192)
@@ -65,7 +64,6 @@ def explore(space: SearchSpace, trials: int, seed: int, fails_from: int = 10**9)
     return asked_for
 
 
-@untraced()
 def test_proposals_are_valid_and_never_repeat() -> None:
     problem = GemmProblem(m=65, n=33, k=17)
     space = SearchSpace(FAMILY, problem, LIMITS)
@@ -88,7 +86,6 @@ def test_a_space_of_one_configuration_is_explored_too() -> None:
     assert explorer.propose(Observations(log_times={0: 1.0})) is None
 
 
-@untraced()
 def test_finds_better_configurations_than_chance() -> None:
     """Of what chance leaves to the best possible, on a logarithmic scale, clearly less is left (24 seeds: a third)."""
     space = SearchSpace(FAMILY, GemmProblem(m=512, n=512, k=512), LIMITS, algorithms=["microtile"])

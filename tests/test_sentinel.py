@@ -18,7 +18,6 @@ from autotune.testing import FakeWorker
 from factories import INVENTED_GPU as DEVICE
 from factories import Recorder, trial
 from invented_clock import Clock
-from untraced import untraced
 
 PROBLEM = searches.PROBLEM
 
@@ -125,7 +124,6 @@ def slowing(factor: float, after_jobs: int) -> tuple[FakeWorker, Callable[[], se
 
 
 @pytest.mark.parametrize("after_jobs", [33, 40, 47])
-@untraced()
 def test_a_device_that_slows_by_40_percent_half_way_still_gets_its_best(
     store: Store, clock: Clock, after_jobs: int
 ) -> None:
@@ -216,7 +214,6 @@ def test_heating_ends_when_a_device_never_holds_its_speed(store: Store, clock: C
     assert len(heated) * 10.0 <= 2 * (sentinel.HEAT_S + 10.0)
 
 
-@untraced()
 def test_the_sentinel_takes_a_small_share_of_the_time(store: Store, clock: Clock) -> None:
     """Its runs take 10 s each here, those of others 1 s."""
 

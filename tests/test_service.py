@@ -53,8 +53,8 @@ from invented_service import (
     serving,
     slow,
     submitted,
-    wait_for,
 )
+from waiting import HANG_S, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 SHAPE = "96,96,96"
@@ -109,7 +109,7 @@ def test_who_follows_late_is_told_of_the_search_so_far(server: Server, client: C
 
     def paused(job: Job) -> float:
         measured.append(job)
-        assert len(measured) < 5 or goes_on.wait(30)
+        assert len(measured) < 5 or goes_on.wait(HANG_S)
         return invented_time(job)
 
     told: list[Event] = []
@@ -169,7 +169,7 @@ def test_a_device_of_another_driver_helps_nobody(server: Server, client: Client)
     paused = Paused()
     with offering(server.url, "one", paused):
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
-        assert paused.begun.wait(20)
+        assert paused.begun.wait(HANG_S)
         other = HandMade(server.url, "two", device=replace(DEVICE, driver="another"))
         assert other.turn(wait_s=0.3) is None
         paused.goes_on.set()
@@ -277,7 +277,7 @@ def test_a_service_that_was_superseded_ends_and_leaves_the_jobs_alone(db_file: P
     paused = Paused()
     with serving(db_file) as server, Client(server.url) as client, offering(server.url, work=paused):
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
-        assert paused.begun.wait(20)
+        assert paused.begun.wait(HANG_S)
         claim = server.service._standing
         assert isinstance(claim, Claim)
         with pytest.MonkeyPatch.context() as patch:
@@ -366,12 +366,12 @@ def test_a_result_that_was_taken_and_not_stored_is_told_again(server: Server, cl
             store.lose_trials(owner, "killed")
             return len(store.quarantined()) == 1
 
-        wait_for(is_lost, 40)  # the service may still be busy with the end of the job
+        wait_for(is_lost)  # the service may still be busy with the end of the job
         fleet, loop = server.service.fleet, server.service._loop
         assert loop is not None
         stored = len(store.trials(DEVICE.slug, "gemm"))
         loop.call_soon_threadsafe(lambda: fleet.lose(fleet.stations()[0], "the service knows nothing of it"))
-        wait_for(lambda: store.quarantined() == [], 40)
+        wait_for(lambda: store.quarantined() == [])
         assert len(store.trials(DEVICE.slug, "gemm")) == stored, "what was searched already is not searched twice"
 
 
@@ -457,7 +457,7 @@ def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
 
     def broken_off(_: Job) -> TrialState:
         begun.set()
-        assert killed.wait(20)
+        assert killed.wait(HANG_S)
         return TrialState.CRASHED
 
     worker = FakeWorker(broken_off)
@@ -465,7 +465,7 @@ def test_what_a_worker_breaks_off_as_it_ends_is_not_to_blame(
     offer = Offer(invented_worker(server.url), DEVICE, worker, lambda _: None)
     with in_thread(offer):
         job = submitted(server, client)
-        assert begun.wait(20)
+        assert begun.wait(HANG_S)
     wait_for(lambda: not client.job(job["id"])["counts"].get("running"))
     assert client.job(job["id"])["counts"] == {"queued": 1}
     stored = server.service.store
@@ -549,7 +549,7 @@ def test_a_followed_job_shows_the_lines_of_a_local_run(
         followed = threads.submit(main, ["jobs", str(job["id"]), "--follow", "--server", server.url])
         wait_for(lambda: any(channel._shown for channel in server.service.feed._channels.values()))
         with offering(server.url, work=ending):
-            assert followed.result(60) == 0
+            assert followed.result(HANG_S) == 0
     waiting, *told = lines(capsys.readouterr().err)
     assert waiting == f"job {job['id']} waits for {DEVICE.slug}"
     assert told == lines(local.getvalue())

@@ -43,18 +43,9 @@ from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store.models import ProblemRow
 from autotune.store.transactions import Together
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from invented_service import (
-    HandMade,
-    Paused,
-    in_thread,
-    invented_time,
-    invented_worker,
-    offering,
-    serving,
-    submitted,
-    wait_for,
-)  # fmt: skip
+from invented_service import HandMade, Paused, in_thread, invented_time, invented_worker, offering, serving, submitted
 from ports import free_port
+from waiting import HANG_S, join, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 SHAPE = "96,96,96"
@@ -179,7 +170,7 @@ def test_searches_go_on_in_another_process_when_theirs_is_killed(tmp_path: Path)
     with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
         with offering(server.url, work=paused) as worker:
             job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=5, algorithms=["microtile"])
-            assert paused.begun.wait(30)
+            assert paused.begun.wait(HANG_S)
             [pid] = server.service._processes.pids
             os.kill(pid, signal.SIGKILL)
             wait_for(lambda: not server.service.searches)
@@ -340,13 +331,12 @@ def test_a_worker_that_is_stopped_leaves_though_its_search_does_not_store_its_re
         offer = Offer(invented_worker(server.url), DEVICE, worker, lambda _: None)
         with in_thread(offer) as serves:
             submitted(server, client)
-            assert paused.begun.wait(20)
+            assert paused.begun.wait(HANG_S)
             [pid] = server.service.search_pids
             os.kill(pid, signal.SIGSTOP)
             offer.is_stopping = True
             paused.goes_on.set()
-            serves.join(20)
-            assert not serves.is_alive()
+            join(serves)
         wait_for(lambda: stored_once(server, worker.jobs))
         os.kill(pid, signal.SIGCONT)
         wait_for(lambda: not server.service.searches)
@@ -378,7 +368,7 @@ def test_searches_are_spread_over_the_processes_and_end_with_the_service(tmp_pat
             stack.enter_context(offering(server.url, f"w{number}", work))
         client.submit(DEVICE.slug, shapes=["64,64,64", "96,96,96", "128,128,128"], trials=5)
         for work in works:
-            assert work.begun.wait(30)
+            assert work.begun.wait(HANG_S)
         running = list(server.service._processes._running)
         assert sorted(len(process.searches) for process in running) == [1, 2]
         for work in works:
@@ -599,5 +589,5 @@ def test_who_follows_a_job_goes_on_when_the_service_is_back(
                 connection.recv(65536)
                 connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
         with serving(tmp_path / "db.sqlite", port=port) as server, offering(server.url):
-            following.result(60)
+            following.result(HANG_S)
     assert "problem_finished" in names

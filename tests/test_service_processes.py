@@ -27,9 +27,9 @@ from autotune.remote.worker import Offer
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from fake_adb import FakeAdb, give_pocl, missing_for_kernels
-from invented_service import in_thread, invented_time, invented_worker, wait_for
+from invented_service import in_thread, invented_time, invented_worker
 from ports import free_port
-from untraced import untraced
+from waiting import HANG_S, wait_for
 
 WITHOUT = "sqlalchemy alembic optuna rich fastapi starlette pydantic uvicorn httpx"
 """What a worker must not need."""
@@ -78,7 +78,7 @@ class Processes:
     def end(self, name: str, number: int = signal.SIGKILL) -> int:
         process = self._running.pop(name)
         process.send_signal(number)
-        return process.wait(30)
+        return process.wait(HANG_S)
 
     def close(self) -> None:
         for name in list(self._running):
@@ -95,10 +95,6 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
         started.close()
 
 
-_await = partial(wait_for, seconds=180.0)
-
-
-@untraced()
 def test_one_worker_offers_every_phone_on_a_cable_and_they_share_a_job(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,36 +109,35 @@ def test_one_worker_offers_every_phone_on_a_cable_and_they_share_a_job(
         processes.start_service()
         processes.start_worker("--device", "adb")
         idle = ["idle", "idle"]  # else the first might be done before the second has begun
-        (device,) = _await(
+        (device,) = wait_for(
             lambda: (seen := client.devices()) and [s["state"] for s in seen[0]["stations"]] == idle and seen
         )
         first, second = device["stations"]
         assert first["worker"] == second["worker"] == "w1" and first["selector"] != second["selector"]
         job = client.submit(device["slug"], shapes=SHAPES, family="reduce", trials=8, algorithms=["serial"])
-        found = _await(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
+        found = wait_for(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
         assert all(problem["outcome"]["winner"] for problem in found["problems"])
         (device,) = client.devices()
         assert all(station["trials"] for station in device["stations"]), device
 
 
-@untraced()
 def test_a_job_survives_the_deaths_of_worker_and_service(processes: Processes, pocl: Device) -> None:
     processes.start_service()
     processes.start_worker()
     with ExitStack() as stack:
         client = stack.enter_context(Client(processes.url, TOKEN))
-        _await(lambda: [d for d in client.devices() if d["state"] == "idle"])
+        wait_for(lambda: [d for d in client.devices() if d["state"] == "idle"])
         job = client.submit(pocl.slug, shapes=SHAPES, family="reduce", trials=6, seconds=16, algorithms=["serial"])
-        _await(lambda: client.job(job["id"])["problems"][0]["progress"] and _trials(processes) >= 3)
+        wait_for(lambda: client.job(job["id"])["problems"][0]["progress"] and _trials(processes) >= 3)
         processes.end("worker")
         processes.start_worker()
-        _await(lambda: client.job(job["id"])["problems"][0]["attempts"] >= 2)
+        wait_for(lambda: client.job(job["id"])["problems"][0]["attempts"] >= 2)
         processes.end("service")
         processes.start_service()
-        found = _await(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
+        found = wait_for(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
         assert [problem["outcome"]["winner"]["problem"]["batch"] for problem in found["problems"]] == [8, 16]
         winner = found["problems"][0]["outcome"]["winner"]["configuration"]
-        _await(lambda: client.lookup(pocl.slug, SHAPES[0], "reduce")["configuration"] == winner)
+        wait_for(lambda: client.lookup(pocl.slug, SHAPES[0], "reduce")["configuration"] == winner)
         assert json.loads(client.export("json", device=pocl.slug))["devices"][0]["slug"] == pocl.slug
     with Store.open(processes.database) as store:
         assert store.in_flight() == []
@@ -155,7 +150,6 @@ def test_a_job_survives_the_deaths_of_worker_and_service(processes: Processes, p
     assert processes.end("service", signal.SIGTERM) == 0
 
 
-@untraced()
 def test_a_worker_tunes_a_family_from_outside_the_package(
     processes: Processes, pocl: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,12 +157,12 @@ def test_a_worker_tunes_a_family_from_outside_the_package(
     processes.start_service()
     processes.start_worker()
     with Client(processes.url, TOKEN) as client:
-        _await(lambda: [d for d in client.devices() if d["state"] == "idle"])
+        wait_for(lambda: [d for d in client.devices() if d["state"] == "idle"])
         job = client.submit(pocl.slug, shapes=["64,96"], family="transpose", trials=3, seconds=10)
-        found = _await(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
+        found = wait_for(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
         winner = found["problems"][0]["outcome"]["winner"]
         assert winner["problem"] == {"rows": 64, "columns": 96}
-        _await(lambda: client.lookup(pocl.slug, "64,96", "transpose")["configuration"] == winner["configuration"])
+        wait_for(lambda: client.lookup(pocl.slug, "64,96", "transpose")["configuration"] == winner["configuration"])
         [device] = json.loads(client.export("json", device=pocl.slug, family="transpose"))["devices"]
         assert [entry["family"] for entry in device["entries"]] == ["transpose"]
     request = urllib.request.Request(f"{processes.url}/api/families", headers={"Authorization": f"Bearer {TOKEN}"})
@@ -186,7 +180,7 @@ def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_st
     with ExitStack() as stack:
         processes.start_service("-c", HASTY)
         client = stack.enter_context(Client(processes.url, TOKEN))
-        _await(lambda: _is_up(processes.url))
+        wait_for(lambda: _is_up(processes.url))
         database = stack.enter_context(
             closing(sqlite3.connect(processes.database, isolation_level=None, check_same_thread=False))
         )
@@ -195,18 +189,18 @@ def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_st
         def measured(name: str, job: Job) -> float:
             told[name] += 1
             if told[name] == 3 and not stored.is_set():
-                if both.wait(60) == 0:
+                if both.wait(HANG_S) == 0:
                     database.execute("BEGIN IMMEDIATE")
-                both.wait(60)
+                both.wait(HANG_S)
             return invented_time(job)
 
         for name in names:
             worker = FakeWorker(partial(measured, name))
             offer = Offer(invented_worker(processes.url, name, TOKEN), INVENTED_PROCESSOR, worker, lambda _: None)
             stack.enter_context(in_thread(offer))
-        _await(lambda: len([d for d in client.devices() for _ in d["stations"]]) == len(names))
+        wait_for(lambda: len([d for d in client.devices() for _ in d["stations"]]) == len(names))
         job = client.submit(INVENTED_PROCESSOR.slug, shapes=[shape], trials=20, algorithms=["microtile"])
-        _await(lambda: database.in_transaction and both.n_waiting == 0)
+        wait_for(lambda: database.in_transaction and both.n_waiting == 0)
         time.sleep(0.5)  # both are brought, and wait to be stored
         assert processes.end("service", signal.SIGTERM) == 0
         assert database.in_transaction
@@ -215,9 +209,9 @@ def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_st
         before = {str(c) for (c,) in database.execute("SELECT configuration FROM in_flight")}
         assert len(before) == len(names)
         processes.start_service()
-        _await(lambda: client.job(job["id"])["state"] == "done")
+        wait_for(lambda: client.job(job["id"])["state"] == "done")
         lost = "SELECT (SELECT count(*) FROM quarantine) + (SELECT count(*) FROM in_flight)"
-        _await(lambda: database.execute(lost).fetchone() == (0,))  # one may come back after the other has done it all
+        wait_for(lambda: database.execute(lost).fetchone() == (0,))  # one may come back after the other has done it all
     with Store.open(processes.database) as store:
         assert store.in_flight() == []
         searched = [
@@ -233,14 +227,13 @@ def _trials(processes: Processes) -> int:
         return sum(sum(store.trial_counts(d.slug).by_state.values()) for d in store.devices())
 
 
-@untraced()
 def test_a_wrong_token_ends_a_worker_at_once(processes: Processes, tmp_path: Path, pocl: Device) -> None:
     processes.start_service()
-    _await(lambda: _is_up(processes.url))
+    wait_for(lambda: _is_up(processes.url))
     wrong = tmp_path / "wrong"
     wrong.write_text("not-the-token-of-it")
     command = [sys.executable, "-m", "autotune", "worker", "--server", processes.url, "--token-file", str(wrong)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 1
     assert "token" in done.stderr
     assert "not-the-token" not in done.stderr

@@ -49,8 +49,8 @@ from invented_service import (
     offering,
     serving,
     submitted,
-    wait_for,
 )
+from waiting import HANG_S, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 OTHER_DRIVER = replace(DEVICE, driver="another")
@@ -513,7 +513,7 @@ def test_a_worker_delivers_to_a_service_with_other_templates_then_waits_for_one_
         offer = Offer(invented_worker(server.url), DEVICE, FakeWorker(paused), told.append)
         with in_thread(offer) as thread:
             job = submitted(server, client)
-            assert paused.begun.wait(20)
+            assert paused.begun.wait(HANG_S)
             with monkeypatch.context() as other:
                 other.setattr(workers_api, "code_version", lambda: "4-other")
                 loop, stations = server.service._loop, server.service.fleet
@@ -522,7 +522,7 @@ def test_a_worker_delivers_to_a_service_with_other_templates_then_waits_for_one_
                 store = server.service.store
                 wait_for(lambda: len(store.quarantined()) == 1)
                 paused.goes_on.set()
-                wait_for(lambda: store.quarantined() == [], 40)
+                wait_for(lambda: store.quarantined() == [])
                 assert store.trials(DEVICE.slug, "gemm") == []  # of other templates
                 assert thread.is_alive()
                 assert any("other templates" in line for line in told)

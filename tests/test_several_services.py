@@ -41,7 +41,6 @@ from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import Server as Database
 from databases import connect, rows
 from invented_service import (
-    ENDS_IN_S,
     HandMade,
     Paused,
     ended,
@@ -51,9 +50,9 @@ from invented_service import (
     secret_of,
     serving,
     slow,
-    wait_for,
 )
 from ports import free_port
+from waiting import HANG_S, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 REQUESTS = tuple(Request(problem=GemmProblem(m=size, n=96, k=96)) for size in (96, 112, 128))
@@ -287,18 +286,18 @@ def test_each_service_shows_the_workers_of_all(postgresql: str, monkeypatch: pyt
 
     with served(postgresql) as (server, here), served(postgresql) as (there, other):
         with offering(there.url, "w1", slow(0.05)):
-            wait_for(lambda: [device["state"] for device in here.devices()] == ["idle"], 60)
+            wait_for(lambda: [device["state"] for device in here.devices()] == ["idle"])
             [told], [known] = stations(here), stations(other)
             assert (told["worker"], told["service"], known["service"]) == ("w1", there.service.address, "")
             assert there.service.address.endswith(there.url.rpartition(":")[2])
             job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=1000)
-            busy = wait_for(lambda: next((found for found in stations(here) if found["job"]), None), 60)
+            busy = wait_for(lambda: next((found for found in stations(here) if found["job"]), None))
             assert (busy["state"], busy["job"]) == ("busy", job["id"])
             assert here.job(job["id"])["model"] == busy["model"]
             here.cancel(job["id"])
             with offering(server.url, "w1"):  # it comes over
-                wait_for(lambda: [station["service"] for station in stations(here)] == [""], 60)
-        wait_for(lambda: not stations(here) and not stations(other), 60)
+                wait_for(lambda: [station["service"] for station in stations(here)] == [""])
+        wait_for(lambda: not stations(here) and not stations(other))
 
 
 def test_a_worker_that_ends_while_it_is_registered_leaves_at_once(
@@ -311,17 +310,17 @@ def test_a_worker_that_ends_while_it_is_registered_leaves_at_once(
 
         def slowly(device: Any) -> None:
             is_shown.set()
-            assert may_answer.wait(30)
+            assert may_answer.wait(HANG_S)
             add_device(device)
 
         monkeypatch.setattr(server.service.store, "add_device", slowly)
         offer = Offer(invented_worker(server.url), DEVICE, FakeWorker(invented_time), lambda _: None)
         thread = threading.Thread(target=offer.serve, daemon=True)
         thread.start()
-        assert is_shown.wait(30)
+        assert is_shown.wait(HANG_S)
         offer.close()
         may_answer.set()
-        thread.join(ENDS_IN_S)
+        join(thread)
         assert [station for device in here.devices() for station in device["stations"]] == []
 
 
@@ -447,7 +446,7 @@ class Processes:
     def close(self) -> None:
         for process in self.running:
             process.kill()
-            process.wait(30)
+            process.wait(HANG_S)
 
 
 def test_a_service_that_was_stopped_and_goes_on_launches_nothing(postgresql: str) -> None:
@@ -457,7 +456,7 @@ def test_a_service_that_was_stopped_and_goes_on_launches_nothing(postgresql: str
         stack.callback(processes.close)
         first, second = processes.start(), processes.start()
         one, two = (stack.enter_context(Client(url)) for url in (first, second))
-        wait_for(lambda: one.devices() == two.devices() == [], 60)
+        wait_for(lambda: one.devices() == two.devices() == [])
         measured: list[Job] = []
 
         def pausing(job: Job) -> float:
@@ -466,15 +465,15 @@ def test_a_service_that_was_stopped_and_goes_on_launches_nothing(postgresql: str
 
         stack.enter_context(offering(first, "w1", pausing))
         job = one.submit(DEVICE.slug, shapes=["96,96,96"], trials=12, algorithms=["microtile"])
-        assert paused.begun.wait(30)
+        assert paused.begun.wait(HANG_S)
         processes.running[0].send_signal(signal.SIGSTOP)
         stack.enter_context(offering(second, "w2"))
-        found = wait_for(lambda: (seen := two.job(job["id"]))["state"] == "done" and seen, 60)
+        found = wait_for(lambda: (seen := two.job(job["id"]))["state"] == "done" and seen)
         assert (found["problems"][0]["attempts"], found["problems"][0]["worker"]) == (2, "w2")
         before = len(measured)
         processes.running[0].send_signal(signal.SIGCONT)
         paused.goes_on.set()
-        wait_for(lambda: one.devices()[0]["stations"][0]["state"] == "idle", 60)
+        wait_for(lambda: one.devices()[0]["stations"][0]["state"] == "idle")
         assert len(measured) == before
         assert two.job(job["id"])["state"] == "done"
     with Store.open(postgresql) as store:
@@ -492,7 +491,7 @@ def test_a_database_that_restarts_is_waited_for_by_all(postgresql_server: Databa
             wait_for(lambda: len(worker.jobs) >= 2)
             postgresql_server.stop(signal.SIGQUIT)
             postgresql_server.start()
-            found = wait_for(lambda: (seen := here.job(job["id"]))["state"] == "done" and seen, 60)
+            found = wait_for(lambda: (seen := here.job(job["id"]))["state"] == "done" and seen)
         assert found["problems"][0]["attempts"] == 1
         assert there.service.store.quarantined() == []
 

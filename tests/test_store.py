@@ -32,7 +32,8 @@ from autotune.store import Store, StoredTrial, database, failures, snapshot
 from autotune.store.models import Base
 from autotune.store.trials import TrialRow
 from databases import change, connect, rows
-from factories import in_threads, provenance
+from factories import provenance
+from waiting import HANG_S, in_threads
 
 DEVICE = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", platform="QUALCOMM Snapdragon(TM)",
@@ -362,7 +363,7 @@ def test_import_of_the_same_problem_twice_keeps_the_faster(store: Store) -> None
 def test_two_programs_make_and_fill_one_database(place: str) -> None:
     programs = [start(ADD_TRIALS, place, who, "200") for who in ("left", "right")]
     for program in programs:
-        _, errors = program.communicate(timeout=120)
+        _, errors = program.communicate(timeout=HANG_S)
         assert (program.returncode, errors) == (0, "")
     with Store.open(place) as store:
         configurations = [s.trial.configuration for s in store.trials("shared", "gemm")]
@@ -402,7 +403,7 @@ def test_kills_lose_no_stored_trial(place: str) -> None:
             assert program.stdout.readline()
         program.send_signal(signal.SIGKILL)
         rest = program.stdout.read()  # with what earlier reads kept, which `communicate` would not see
-        assert program.wait(60) == -signal.SIGKILL
+        assert program.wait(HANG_S) == -signal.SIGKILL
         told += 10 + round_number + len([line for line in rest.splitlines(keepends=True) if line.endswith("\n")])
         assert is_whole(place)
         with Store.open(place) as store:
@@ -418,7 +419,7 @@ def test_a_kill_while_the_database_is_made_leaves_nothing_in_the_way(place: str)
     program += "command.upgrade = lambda *a: (real(*a), os.kill(os.getpid(), 9))\n"
     program += "Store.open(sys.argv[1])"
     killed = start(program, place)
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=HANG_S)
     assert killed.returncode == -signal.SIGKILL
     with Store.open(place) as store:
         store.add_trial(DEVICE, PROBLEM, TRIAL, PROVENANCE)
@@ -575,9 +576,9 @@ def test_an_empty_file_becomes_a_database(path: Path) -> None:
 def test_alembic_is_not_imported_for_a_current_database(path: Path) -> None:
     program = "import sys; from autotune.store import Store; Store.open(sys.argv[1]).devices()\n"
     program += "print(sorted(m for m in sys.modules if m.split('.')[0] in ('alembic', 'optuna', 'numpy', 'pyopencl')))"
-    with_making, _ = start(program, str(path)).communicate(timeout=60)
+    with_making, _ = start(program, str(path)).communicate(timeout=HANG_S)
     assert "'alembic'" in with_making
-    assert start(program, str(path)).communicate(timeout=60) == ("[]\n", "")
+    assert start(program, str(path)).communicate(timeout=HANG_S) == ("[]\n", "")
 
 
 def test_the_journal_keeps_stored_trials_through_a_power_cut(path: Path) -> None:
@@ -778,7 +779,7 @@ if is_root:
 
 
 def as_another_user(path: Path, mode: str) -> str:
-    output, errors = start(AS_ANOTHER_USER, str(path), mode).communicate(timeout=60)
+    output, errors = start(AS_ANOTHER_USER, str(path), mode).communicate(timeout=HANG_S)
     assert errors == ""
     return output.strip()
 
@@ -962,7 +963,7 @@ def test_snapshots_and_new_databases_are_made_in_several_threads(path: Path) -> 
     """In a process of its own, since Alembic in two threads may end it."""
     filled(path).close()
     program = start(IN_THREADS, str(path.parent))
-    out, err = program.communicate(timeout=120)
+    out, err = program.communicate(timeout=HANG_S)
     assert (program.returncode, out) == (0, "[]\n"), err
     assert len(list(path.parent.glob("new-*.sqlite"))) == 16
     assert all(is_whole(copy) for copy in path.parent.glob("*.sqlite"))

@@ -75,7 +75,7 @@ def trip(place: Any, folder: Path, slowness: float = 1) -> Any:
     return SCRIPT.Trip(stranger=stranger, place=place, folder=folder, budget_s=10)
 
 
-@pytest.mark.limit(900)
+@pytest.mark.long
 @pytest.mark.parametrize("name", PLACES)
 def test_the_main_job(name: str, tmp_path: Path) -> None:
     home = tmp_path / "home"

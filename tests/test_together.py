@@ -12,8 +12,8 @@ from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState
 from autotune.store import Store, new_owner, transactions
 from factories import provenance
-from invented_service import wait_for
 from searches import DEVICE, PROBLEM
+from waiting import join, wait_for
 
 PROVENANCE = provenance()
 THREADS = 6
@@ -54,8 +54,7 @@ def write_at_once(store: Store, *more: threading.Thread) -> None:
             thread.start()
         wait_for(lambda: len(store._together._waiting) == len(threads))
     for thread in threads:
-        thread.join(20)
-        assert not thread.is_alive()
+        join(thread)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.runtime import Gemm, Reduce, executor, verification
 from autotune.runtime.verification import Verdict, Verdicts, small_problem
+from waiting import HANG_S
 
 TILE = FAMILY.complete(
     Configuration.of(
@@ -322,7 +323,9 @@ def test_a_home_that_cannot_be_written_is_enough(pocl: Device, tmp_path: Path) -
         "POCL_CACHE_DIR": str(tmp_path),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
     }
-    ended = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=HANG_S
+    )
     assert (ended.returncode, ended.stdout.strip()) == (0, "8.0"), ended.stderr
 
 

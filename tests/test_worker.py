@@ -21,6 +21,7 @@ from autotune.measure.worker import REFUSED_BUILDS, Worker
 from autotune.model.device import Device
 from autotune.model.trial import QUARANTINED_STATES, Job, TrialState
 from factories import evil, quick_job
+from waiting import HANG_S
 
 EVIL = evil("worker")
 FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, NO_DEVICE_MEMORY, OWN_FAULT, BROKEN = *range(6), 7, 10, 11
@@ -302,7 +303,7 @@ def test_no_child_is_started_again_in_the_place_of_one_that_was_closed() -> None
             asked.result(timeout=0.2)
         one.close()
         with pytest.raises(WorkerError, match="closed"):
-            asked.result(timeout=10.0)
+            asked.result(timeout=HANG_S)
         assert one.pid is None
 
 

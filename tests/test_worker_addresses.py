@@ -26,7 +26,8 @@ from autotune.remote.worker import Offer
 from autotune.service import core, fleet, workers_api
 from autotune.service.server import Server
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from invented_service import Paused, in_thread, invented_time, invented_worker, serving, submitted, wait_for
+from invented_service import Paused, in_thread, invented_time, invented_worker, serving, submitted
+from waiting import HANG_S, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 
@@ -63,7 +64,7 @@ def measuring(
         stack.enter_context(in_thread(offer))
         wait_for(lambda: is_offered(client))
         job = submitted(first, client)
-        assert paused.begun.wait(20)
+        assert paused.begun.wait(HANG_S)
         yield first, job
 
 
