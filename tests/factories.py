@@ -3,7 +3,7 @@
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -101,13 +101,22 @@ def read_shape(problem_type: type[Problem], text: str) -> Problem:
     return problem
 
 
+def first_short(cases: Iterable[Any], short: int) -> list[Any]:
+    """Leave all cases of a parametrized test but the first `short` ones to the long tests."""
+
+    def long(case: Any) -> Any:
+        return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long)
+
+    return [case if number < short else long(case) for number, case in enumerate(cases)]
+
+
 UNOPTIMIZED = ("-cl-opt-disable",)
 """Build options for tests of what a kernel computes: PoCL's optimizer makes a build take 5 to 15 times as long."""
 
 
 def quick_job(device: Device | str, problem: Problem, configuration: Configuration, **changes: Any) -> Job:
-    """A job of one short sample on a device, or on that with a selector."""
-    known: dict[str, Any] = {"seed": 1, "samples": 1, "min_sample_ns": 1000, **changes}
+    """A job of one short sample on a device, or on that with a selector; built without the optimizer."""
+    known: dict[str, Any] = {"seed": 1, "samples": 1, "min_sample_ns": 1000, "build_options": UNOPTIMIZED, **changes}
     selector = device if isinstance(device, str) else device.selector
     return Job(selector=selector, problem=problem, configuration=configuration, **known)
 

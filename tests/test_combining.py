@@ -126,6 +126,7 @@ MANY_PARTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("shape", "parts", "changes"), MANY_PARTS)
 def test_many_parts_of_a_result_are_shared_by_several_work_items(
     pocl: Device, shape: str, parts: int, changes: dict[str, Value]

@@ -267,6 +267,7 @@ def test_csv_and_markdown_name_them(store: Store) -> None:
     assert "64x48x40 constant=b" in page
 
 
+@pytest.mark.long
 def test_c_leaves_them_out_and_says_so(store: Store, tmp_path: Path) -> None:
     both = export_table(store, DEVICE.slug, "gemm", "c")
     with Store.open(tmp_path / "plain.sqlite") as plain:

@@ -84,6 +84,7 @@ def changed(*keys: Any, value: Any) -> Any:
 # T1
 
 
+@pytest.mark.long
 def test_a_t1_file_becomes_a_kernel_file_that_runs(
     folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
 ) -> None:

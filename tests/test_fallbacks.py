@@ -104,6 +104,7 @@ def test_safe_configurations_are_valid_plain_and_of_every_algorithm(shape: str) 
         assert width(configuration) <= MODERATE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fails", [is_default, is_like_the_default])
 @pytest.mark.parametrize(
     "state", [TrialState.TIMED_OUT, TrialState.CRASHED, TrialState.WRONG_RESULT, TrialState.COMPILE_FAILED]
@@ -182,6 +183,7 @@ def test_a_run_in_which_nearly_everything_failed_says_so_with_the_commonest_caus
     assert silent.getvalue() == ""
 
 
+@pytest.mark.long
 def test_it_is_told_how_many_trials_fit_and_when_a_budget_is_too_short_for_all(store: Store, clock: Clock) -> None:
     def measure(job: Job) -> float:
         clock.now += 1.0 if job.verify else 0.01

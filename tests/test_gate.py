@@ -8,7 +8,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -48,9 +48,9 @@ def building_cost(sample: Sample) -> float:
 
 
 @cache
-def sample_of(family: str, algorithm: str, limits: DeviceLimits) -> list[Sample]:
+def sample_of(family: str, algorithm: str, limits: DeviceLimits, strength: int) -> list[Sample]:
     spaces = spaces_to_check(find_family(family), algorithm, limits)
-    return covering_sample(spaces, algorithm, cost=building_cost, seed=1)
+    return covering_sample(spaces, algorithm, strength=strength, cost=building_cost, seed=1)
 
 
 def job_for(selector: str, sample: Sample, seed: int) -> Job:
@@ -112,24 +112,39 @@ def test_a_covering_sample_of_single_values_is_smaller() -> None:
     assert len(samples) < len(covering_sample(spaces, "column", seed=1)) / 2
 
 
+def check(
+    measurer: Measurer, device: Device, samples: Sequence[Sample], name: str, options: tuple[str, ...] = ()
+) -> None:
+    """Measure every sample: each must give the reference's result."""
+    if not samples:
+        pytest.skip(f"not covered: PoCL has no valid configuration of {name}")
+    wrong = []
+    for number, sample in enumerate(samples):
+        job = replace(job_for(device.selector, sample, seed=number), build_options=options)
+        trial = measurer.measure(job)
+        if trial.state is not TrialState.COMPLETE:
+            wrong.append(f"{sample.problem.label}: {sample.configuration}: {trial.state.value}: {trial.message[:300]}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
+def test_every_parameter_value_is_right(pocl: Device, measurer: Measurer, family: str, algorithm: str) -> None:
+    samples = sample_of(family, algorithm, pocl.limits, strength=1)
+    check(measurer, pocl, samples, f"{family} {algorithm}", UNOPTIMIZED)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
 def test_every_pair_of_parameter_values_is_right(
     pocl: Device, measurer: Measurer, family: str, algorithm: str, part: int
 ) -> None:
     """The first part is built with PoCL's optimizer, which has been wrong before, the others without it."""
-    samples = sample_of(family, algorithm, pocl.limits)
-    if not samples:
-        pytest.skip(f"not covered: PoCL has no valid configuration of {family} {algorithm}")
-    wrong = []
-    for number, sample in enumerate(samples[part::PARTS]):
-        job = job_for(pocl.selector, sample, seed=number)
-        trial = measurer.measure(replace(job, build_options=UNOPTIMIZED if part else ()))
-        if trial.state is not TrialState.COMPLETE:
-            wrong.append(f"{sample.problem.label}: {sample.configuration}: {trial.state.value}: {trial.message[:300]}")
-    assert not wrong, "\n".join(wrong)
+    samples = sample_of(family, algorithm, pocl.limits, strength=2)[part::PARTS]
+    check(measurer, pocl, samples, f"{family} {algorithm}", UNOPTIMIZED if part else ())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shape", "changes"),
     [
@@ -283,6 +298,7 @@ def samples_for_oclgrind(family: KernelFamily, algorithm: str, check: str) -> li
     return covering_sample(spaces, algorithm, strength=1, cost=interpreting_cost, seed=2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
 def test_oclgrind_finds_nothing(tmp_path: Path, family: str, algorithm: str, check: str) -> None:
@@ -319,6 +335,7 @@ ORDERING_PRELUDE = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(("family", "algorithm"), JOINING)
 def test_oclgrind_finds_nothing_within_work_groups_that_join_parts(
@@ -359,6 +376,7 @@ LOCAL_TILE = GEMM.complete(
 )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("check", "configuration", "old", "new", "finding"),
     [

@@ -372,6 +372,7 @@ def test_damaged_bytes_are_refused_by_table_errors_alone() -> None:
     assert refused > 1000
 
 
+@pytest.mark.long
 def test_what_a_table_may_hold_survives_a_database(tmp_path: Path, empty_database: Path) -> None:
     """Whatever is read can be stored, and is exported as it was read."""
     for number, document in enumerate(d for d in junk_documents()[::7] if reads(d)):

@@ -17,7 +17,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.space.search_space import SearchSpace
 from autotune.testing import covering_sample
-from factories import LARGE_GPU, UNOPTIMIZED, device
+from factories import LARGE_GPU, UNOPTIMIZED, device, first_short
 
 LIMITS = replace(LARGE_GPU, has_float16=True)
 
@@ -82,7 +82,7 @@ SHAPES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", first_short(SHAPES, 2))
 def test_a_product_of_pairs_is_right(pocl: Device, shape: str) -> None:
     problem = GemmProblem.parse(shape)
     inputs, expected = drawn(problem)
@@ -93,6 +93,7 @@ def test_a_product_of_pairs_is_right(pocl: Device, shape: str) -> None:
     assert not wrong
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("load_width", [1, 2, 4])
 @pytest.mark.parametrize("shape", ["132,140,40 float16-acc16", "140,132,56 tt float16-acc16"])
 def test_a_large_micro_tile_of_pairs_is_right(pocl: Device, shape: str, load_width: int) -> None:

@@ -15,7 +15,7 @@ from autotune.model.device import Device
 from autotune.model.trial import TrialState
 from autotune.runtime.engine import can_be_undone
 from autotune.space.search_space import SearchSpace
-from factories import quick_job
+from factories import first_short, quick_job
 from stand_in import LIMITS, StandIn, check_tiles
 
 PLAIN = Configuration.of(
@@ -30,29 +30,32 @@ def with_changes(configuration: Configuration, changes: dict[str, Value]) -> Con
 
 @pytest.mark.parametrize(
     ("shape", "values"),
-    [
-        ("64,1,160 q4_0", {"unroll": 2}),
-        ("64,1,224 q4_0", {"unroll": 2, "reading": "ahead", "w_loads": "streamed"}),
-        ("68,3,96 q4_0", {"x_storage": "local", "reading": "ahead"}),
-        ("68,3,64 q4_0", {"work_group_m": 2}),
-        ("32,6,64 q4_0", {"micro_tile_n": 8, "x_storage": "local"}),
-        ("100,9,64 q4_0 float16", {"micro_tile_n": 8, "work_group_k": 2, "x_storage": "local"}),
-        ("64,2,256 q4_k", {"micro_tile_m": 8, "work_group_k": 4, "x_storage": "local"}),
-        ("36,4,256 q6_k", {"unroll": 4, "reading": "ahead"}),
-        ("40,5,256 q6_k float16", {"micro_tile_n": 8}),
-        ("32,1,64 q8_0", {}),
-        ("36,1,160 q4_0", {"packed_words": 4, "x_storage": "local"}),
-        ("64,1,256 q4_k", {"packed_words": 4, "x_storage": "local", "work_group_k": 2}),
-        ("32,1,256 q6_k float16", {"packed_words": 4, "x_storage": "local", "micro_tile_n": 8, "reading": "ahead"}),
-        ("36,1,96 q8_0 float16", {"packed_words": 4, "x_storage": "local", "micro_tile_n": 8}),
-        ("64,1,288 mxfp4", {"packed_words": 4, "x_storage": "local", "micro_tile_m": 8, "unroll": 2}),
-        ("132,2,128 mxfp4", {"micro_tile_m": 16, "unroll": 2}),
-        ("36,8,64 mxfp4 float16", {"micro_tile_n": 8}),
-        ("36,2,128 int4-g64", {"unroll": 2}),
-        ("64,1,128 int4z-g128", {"work_group_k": 2}),
-        ("36,7,64 int4z-g32 float16 experts=3", {"micro_tile_n": 8, "x_storage": "local"}),
-        ("32,9,64 mxfp4 experts=4", {"x_storage": "local"}),
-    ],
+    first_short(
+        [
+            ("64,1,160 q4_0", {"unroll": 2}),
+            ("64,1,224 q4_0", {"unroll": 2, "reading": "ahead", "w_loads": "streamed"}),
+            ("68,3,96 q4_0", {"x_storage": "local", "reading": "ahead"}),
+            ("68,3,64 q4_0", {"work_group_m": 2}),
+            ("32,6,64 q4_0", {"micro_tile_n": 8, "x_storage": "local"}),
+            ("100,9,64 q4_0 float16", {"micro_tile_n": 8, "work_group_k": 2, "x_storage": "local"}),
+            ("64,2,256 q4_k", {"micro_tile_m": 8, "work_group_k": 4, "x_storage": "local"}),
+            ("36,4,256 q6_k", {"unroll": 4, "reading": "ahead"}),
+            ("40,5,256 q6_k float16", {"micro_tile_n": 8}),
+            ("32,1,64 q8_0", {}),
+            ("36,1,160 q4_0", {"packed_words": 4, "x_storage": "local"}),
+            ("64,1,256 q4_k", {"packed_words": 4, "x_storage": "local", "work_group_k": 2}),
+            ("32,1,256 q6_k float16", {"packed_words": 4, "x_storage": "local", "micro_tile_n": 8, "reading": "ahead"}),
+            ("36,1,96 q8_0 float16", {"packed_words": 4, "x_storage": "local", "micro_tile_n": 8}),
+            ("64,1,288 mxfp4", {"packed_words": 4, "x_storage": "local", "micro_tile_m": 8, "unroll": 2}),
+            ("132,2,128 mxfp4", {"micro_tile_m": 16, "unroll": 2}),
+            ("36,8,64 mxfp4 float16", {"micro_tile_n": 8}),
+            ("36,2,128 int4-g64", {"unroll": 2}),
+            ("64,1,128 int4z-g128", {"work_group_k": 2}),
+            ("36,7,64 int4z-g32 float16 experts=3", {"micro_tile_n": 8, "x_storage": "local"}),
+            ("32,9,64 mxfp4 experts=4", {"x_storage": "local"}),
+        ],
+        5,
+    ),
 )
 def test_a_product_with_quantised_weights_by_matrix_units_is_right(
     pocl: Device, shape: str, values: dict[str, Value]
@@ -97,33 +100,36 @@ TILE = Configuration.of(
 
 @pytest.mark.parametrize(
     ("shape", "values"),
-    [
-        ("37,17,64 q4_0 float16", {"read_ahead": 1}),
-        ("64,33,128 q4_0", {"tile_k": 64, "read_ahead": 1, "stages": 3}),
-        ("35,20,96 q4_0 int8", {"read_ahead": 1}),
-        ("32,16,64 q8_0 float16", {"macro_tile_n": 16, "sub_group_tile_n": 16}),
-        ("35,20,64 q8_0 int8", {"tile_k": 64}),
-        ("70,20,256 q4_k float16", {"macro_tile_m": 64, "sub_group_tile_m": 32, "read_ahead": 1}),
-        ("40,20,512 q4_k", {"tile_k": 64, "split_k": 1}),
-        ("40,20,512 q4_k int8", {"tile_k": 128}),
-        ("36,20,256 q6_k float16", {"tile_k": 64}),
-        ("36,20,256 q6_k int8", {"split_k": 2}),
-        ("35,20,64 mxfp4", {}),
-        ("35,20,64 mxfp4 int8", {}),
-        ("35,20,128 int4-g64", {"tile_k": 128}),
-        ("35,20,128 int4z-g128 float16", {"tile_k": 64, "split_k": 1}),
-        ("35,20,128 int4z-g32 int8", {"tile_k": 128, "read_ahead": 1}),
-        ("32,32,1024 q4_k", {"split_k": 2, "tile_k": 64}),
-        ("33,60,256 q4_0 float16 experts=4", {"split_k": 3}),
-        ("36,75,256 q4_k float16 experts=4", {}),
-        ("66,22,128 q8_0 int8 experts=3", {"split_k": 2}),
-        ("36,75,96 mxfp4 experts=4", {"macro_tile_n": 64, "sub_group_tile_n": 64}),
-        ("37,17,192 q4_0 float16", {"scaling": "weights", "tile_k": 64, "read_ahead": 1}),
-        ("36,20,256 q4_k float16", {"scaling": "weights", "tile_k": 128}),
-        ("36,20,256 q6_k float16", {"scaling": "weights", "tile_k": 64, "split_k": 2}),
-        ("32,20,64 q8_0 float16", {"scaling": "weights", "read_ahead": 1}),
-        ("35,20,128 int4z-g64 float16", {"scaling": "weights", "tile_k": 128}),
-    ],
+    first_short(
+        [
+            ("37,17,64 q4_0 float16", {"read_ahead": 1}),
+            ("64,33,128 q4_0", {"tile_k": 64, "read_ahead": 1, "stages": 3}),
+            ("35,20,96 q4_0 int8", {"read_ahead": 1}),
+            ("32,16,64 q8_0 float16", {"macro_tile_n": 16, "sub_group_tile_n": 16}),
+            ("35,20,64 q8_0 int8", {"tile_k": 64}),
+            ("70,20,256 q4_k float16", {"macro_tile_m": 64, "sub_group_tile_m": 32, "read_ahead": 1}),
+            ("40,20,512 q4_k", {"tile_k": 64, "split_k": 1}),
+            ("40,20,512 q4_k int8", {"tile_k": 128}),
+            ("36,20,256 q6_k float16", {"tile_k": 64}),
+            ("36,20,256 q6_k int8", {"split_k": 2}),
+            ("35,20,64 mxfp4", {}),
+            ("35,20,64 mxfp4 int8", {}),
+            ("35,20,128 int4-g64", {"tile_k": 128}),
+            ("35,20,128 int4z-g128 float16", {"tile_k": 64, "split_k": 1}),
+            ("35,20,128 int4z-g32 int8", {"tile_k": 128, "read_ahead": 1}),
+            ("32,32,1024 q4_k", {"split_k": 2, "tile_k": 64}),
+            ("33,60,256 q4_0 float16 experts=4", {"split_k": 3}),
+            ("36,75,256 q4_k float16 experts=4", {}),
+            ("66,22,128 q8_0 int8 experts=3", {"split_k": 2}),
+            ("36,75,96 mxfp4 experts=4", {"macro_tile_n": 64, "sub_group_tile_n": 64}),
+            ("37,17,192 q4_0 float16", {"scaling": "weights", "tile_k": 64, "read_ahead": 1}),
+            ("36,20,256 q4_k float16", {"scaling": "weights", "tile_k": 128}),
+            ("36,20,256 q6_k float16", {"scaling": "weights", "tile_k": 64, "split_k": 2}),
+            ("32,20,64 q8_0 float16", {"scaling": "weights", "read_ahead": 1}),
+            ("35,20,128 int4z-g64 float16", {"scaling": "weights", "tile_k": 128}),
+        ],
+        4,
+    ),
 )
 def test_a_tile_of_many_columns_by_matrix_units_is_right(pocl: Device, shape: str, values: dict[str, Value]) -> None:
     problem, configuration = QGemmProblem.parse(shape), with_changes(TILE, values)
@@ -132,6 +138,7 @@ def test_a_tile_of_many_columns_by_matrix_units_is_right(pocl: Device, shape: st
     assert trial.state is TrialState.COMPLETE, trial.message
 
 
+@pytest.mark.long
 def test_blocks_without_a_scale_count_as_their_offsets(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sums of Q4_K are divided by the scales of blocks."""
 

@@ -207,6 +207,7 @@ def test_the_largest_integers_of_vectors_do_not_overflow(make: Callable[..., QGe
     assert np.array_equal(qgemm(x, weights, mode="int8"), expected)
 
 
+@pytest.mark.long
 def test_layouts_for_decode_and_prefill_and_their_memory(make: Callable[..., QGemm], pocl: Device) -> None:
     raw, values = weights_of("q8_0", 64, 256)
     one = drawn(pocl, QGemmProblem(m=64, n=1, k=256, weights="q8_0"), "shared_rows", layout="rows")

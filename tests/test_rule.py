@@ -201,6 +201,7 @@ def problems() -> list[GemmProblem]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES.values(), ids=lambda device: device.slug)
 def test_defaults_are_valid_and_the_least_of_the_valid(device: Device) -> None:
     starts = find_profile(device).starting("gemm")

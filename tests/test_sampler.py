@@ -86,6 +86,7 @@ def test_a_space_of_one_configuration_is_explored_too() -> None:
     assert explorer.propose(Observations(log_times={0: 1.0})) is None
 
 
+@pytest.mark.long
 def test_finds_better_configurations_than_chance() -> None:
     """Of what chance leaves to the best possible, on a logarithmic scale, clearly less is left (24 seeds: a third)."""
     space = SearchSpace(FAMILY, GemmProblem(m=512, n=512, k=512), LIMITS, algorithms=["microtile"])
