@@ -65,9 +65,7 @@ class PlainBuilding:
 
     def __call__(self, progress: "Progress") -> None:
         line = building_line(progress)
-        if line != self._line and (
-            not (progress.seen or progress.queued_sources) or self._clock() - self._said >= PLAIN_LINE_EVERY_S
-        ):
+        if line != self._line and (not progress.seen or self._clock() - self._said >= PLAIN_LINE_EVERY_S):
             self._said, self._line = self._clock(), line
             print(line, file=self._stream, flush=True)
 
@@ -77,7 +75,7 @@ def building_line(progress: "Progress") -> str:
     subject, count = f"{progress.problem.label} {progress.algorithm}", progress.configurations
     if not count:
         return f"{subject}: no configuration is valid"
-    if not (progress.seen or progress.queued_sources):
+    if not progress.seen:
         return f"{subject}: {count} configuration{'' if count == 1 else 's'}"
     parts = [
         f"{progress.seen} of {count} configurations",
@@ -85,6 +83,5 @@ def building_line(progress: "Progress") -> str:
         f"{progress.known_sources} known before" if progress.known_sources else "",
         f"{progress.failed_sources} failed" if progress.failed_sources else "",
         f"{progress.spilling_sources} spill" if progress.spilling_sources else "",
-        f"{progress.queued_sources} queued" if progress.queued_sources else "",
     ]
     return f"{subject}: {', '.join(part for part in parts if part)}"

@@ -90,8 +90,6 @@ class Progress:
     failed_sources: int
     """Failures among the sources built now."""
     spilling_sources: int
-    queued_sources: int = 0
-    """Sources that a farm has yet to build."""
 
 
 @dataclass(frozen=True, kw_only=True)

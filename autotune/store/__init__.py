@@ -7,8 +7,7 @@ replaced. `best_configurations` is a view that people can query too.
 Each part of the store is a file with its tables, its values and its transactions: `trials.py` (summed up by
 `history.py`), `quarantine.py` (with the trials in flight), `winners.py`, `checkups.py` (with the predictors),
 `jobs.py`, `workers.py`. One service works on a file (`service_claim.py`), any number on a server (`shared_queue.py`,
-`notices.py`). `models.py` has what the tables share, `transactions.py` how they are read and written; `build_farm.py`
-has the builds that several machines share.
+`notices.py`). `models.py` has what the tables share, `transactions.py` how they are read and written.
 """
 
 import threading
@@ -19,9 +18,8 @@ from typing import Self
 from autotune.errors import StoreError
 from autotune.model.device import Device
 from autotune.store import models, service_claim
-from autotune.store.build_farm import BuildFarm
 from autotune.store.checkups import CheckupLedger
-from autotune.store.database import parse_target, require_server
+from autotune.store.database import parse_target
 from autotune.store.failures import AWAY_PATIENCE_S
 from autotune.store.history import FailureReason, HistoryLedger, Hour
 from autotune.store.jobs import JobLedger
@@ -86,13 +84,6 @@ class Store(TrialLedger, HistoryLedger, QuarantineLedger, WinnerLedger, CheckupL
     @cached_property
     def _jobs(self) -> JobLedger:
         return JobLedger(self, SharedQueue() if self.is_shared and not self._is_read_only else None)
-
-    @cached_property
-    def farm(self) -> BuildFarm:
-        """The builds that several machines share. Raises UsageError unless the database is on a server."""
-        require_server(self.target)
-        _ = self.jobs  # makes the tables of the queues, and then fills that of searches
-        return BuildFarm(self)
 
     @property
     def workers(self) -> WorkerLedger:

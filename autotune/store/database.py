@@ -17,7 +17,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool, QueuePool
 
-from autotune.errors import NotADatabaseError, StoreError, UsageError
+from autotune.errors import NotADatabaseError, StoreError
 from autotune.lookup.database import read_only_options
 from autotune.paths import default_database, install_hint
 from autotune.store.failures import BUSY_TIMEOUT_S, attempt, file_failures, not_writable
@@ -79,14 +79,6 @@ def parse_target(target: str | Path | None) -> Target:
     if not url.database or url.query or url.database.startswith(("file:", ":memory:")):
         raise StoreError(f"{target[:200]!r} does not name a plain file", hint="give the path of the file instead")
     return Target(path=Path(url.database))
-
-
-def require_server(target: str | Path | None) -> None:
-    """Raise UsageError unless the target is on a server, whose database several machines can share."""
-    place = parse_target(target)
-    if place.path is not None:
-        hint = "name a PostgreSQL database that all its machines reach: --db postgresql://user@host/database"
-        raise UsageError(f"a farm cannot share the SQLite file {place}", hint=hint)
 
 
 def shown(url: URL) -> str:

@@ -3,7 +3,7 @@
 `Queue` is what any task needs: a process that takes part is a worker, whose heartbeat shows that it runs; what a worker
 with a late heartbeat had taken is stalled, and somebody decides what becomes of it. `SharedQueue` holds the searches:
 each open problem of a job is an entry, in a queue named after its device; a service is a worker, and the problems of a
-stalled one are queued again for another. The batches of sources to build are in `build_farm.py`.
+stalled one are queued again for another.
 
 Everything here is a step of a transaction of a ledger. So the queue and the tables never disagree, whenever a process
 is killed. In a transaction, the row of a job is locked before its entries in the queue; only `fetch` goes the other
