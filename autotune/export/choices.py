@@ -118,7 +118,7 @@ def _row_of(
     known: Mapping[str, Value] = NO_SIZES,
 ) -> _Row:
     values = dict(configuration.values)
-    options = [f"-D{name}={_plain(value)}" for name, value in values.items()]
+    options = [f"-D{name}={plain_option(value)}" for name, value in values.items()]
     options += [_told(option) for option in family.further_options(configuration, known)]
     return _Row(
         sizes=sizes,
@@ -130,10 +130,10 @@ def _row_of(
 
 def _told(option: str) -> str:
     """Return an option that needs no quotes: a define has no spaces. Raises UsageError for any other."""
-    return str(_plain(option, r"/=:" if option.startswith("-D") else r"/=: "))
+    return str(plain_option(option, r"/=:" if option.startswith("-D") else r"/=: "))
 
 
-def _plain(value: Value, further: str = "") -> Value:
+def plain_option(value: Value, further: str = "") -> Value:
     """Return a value that can stand in a compiler's option without quotes. Raises UsageError for any other."""
     if isinstance(value, str) and not re.fullmatch(rf"[\w.+(),{further}-]*", value, re.ASCII):
         raise UsageError(f"the value {value[:80]!r} cannot be an option of a compiler", hint="export to JSON")

@@ -174,7 +174,7 @@ class Observed:
 def observe(device: Device, family: str, trials: Iterable[StoredTrial], winners: Iterable[Winner]) -> list[Observed]:
     """Return the measurements of each kind of problem that has winners."""
     known = find_family(family)
-    times = _times(trials)
+    times = newest_times(trials)
     kinds: dict[object, list[Winner]] = {}
     for winner in winners:
         if not known.misfits(winner.configuration):
@@ -185,7 +185,7 @@ def observe(device: Device, family: str, trials: Iterable[StoredTrial], winners:
     ]
 
 
-def _times(trials: Iterable[StoredTrial]) -> dict[Problem, dict[Configuration, float]]:
+def newest_times(trials: Iterable[StoredTrial]) -> dict[Problem, dict[Configuration, float]]:
     """Return for each problem the newest time of every configuration that never failed on it."""
     times: dict[Problem, dict[Configuration, float]] = {}
     failed: set[tuple[Problem, Configuration]] = set()
