@@ -181,7 +181,7 @@ def test_every_published_table_still_serves() -> None:
 
 def test_an_unknown_slug_gets_its_familys_profile_and_is_told() -> None:
     found = table((product(64, 64, 64), naive(4, 8))).find("mali-g999", m=64, n=64, k=64)
-    assert found.match is Match.DEFAULT
+    assert found.match is Match.PRESUMED
     assert "no measurements for mali-g999 in the table" in found.because
     assert "profile 'mali'" in found.because
 
@@ -301,7 +301,7 @@ def test_the_users_own_database_is_read_and_may_be_missing(
     monkeypatch.setattr(paths, "default_database", lambda: own)
     shipped = TuningTable.open().devices
     assert [device.slug for device in shipped] == sorted(p.stem for p in data_folder("db").glob("tables/*.json"))
-    assert TuningTable.open().find("adreno-730", m=8, n=8, k=8).match is Match.DEFAULT
+    assert TuningTable.open().find("adreno-730", m=8, n=8, k=8).match is Match.PRESUMED
     own.touch()
     assert TuningTable.open().devices == shipped
     database.rename(own)
@@ -522,7 +522,7 @@ def test_a_lookup_loads_the_standard_library_only(database: Path) -> None:
     environment = {**os.environ, "XDG_DATA_HOME": str(database.parent / "nowhere")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     first, last, *matches = json.loads(done.stdout)
-    assert matches == ["nearest", "default"]
+    assert matches == ["nearest", "presumed"]
     assert "autotune.model.problem" in first
     needless = {
         "sqlite3",

@@ -107,7 +107,7 @@ def test_a_device_without_anything_comparable_of_its_own_asks_its_relatives() ->
 
 def test_a_table_of_other_devices_is_no_answer_and_says_so() -> None:
     found = table((device("mali-g78"), product(64, 64, 64), naive(4, 8))).find("nvidia-h200", m=64, n=64, k=64)
-    assert (found.match, found.source_device, found.time_ns) == (Match.DEFAULT, "", None)
+    assert (found.match, found.source_device, found.time_ns) == (Match.PRESUMED, "", None)
     assert found.because.startswith("no measurements for nvidia-h200 in the table; the default")
 
 

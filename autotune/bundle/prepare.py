@@ -6,7 +6,6 @@ import os
 import stat
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from autotune.codec import MAX_BYTES
 from autotune.device.links.toolchains import ANDROID, LINUX, build_agent, can_build
 from autotune.errors import ProblemError, UsageError
 from autotune.model.configuration import Configuration
-from autotune.model.device import Device, DeviceLimits
+from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
 from autotune.propose.explorer import Neighbours
@@ -42,14 +41,6 @@ ALL_OUTPUTS_BYTES = RESULT_BYTES // 4
 """Size of the outputs of all problems: a result has two of each from the reference, and needs room for others'."""
 FINALISTS_MEMORY = 0.25
 """Part of the device's memory that the finalists of a problem may take together."""
-PRESUMED = DeviceLimits(
-    compute_units=2, max_work_group_size=512, max_work_item_sizes=(512, 512, 512), local_memory_bytes=2**15,
-    global_memory_bytes=2**31, max_allocation_bytes=2**29, has_images=True, max_image_width=16384,
-    max_image_height=16384, max_image_line=65536, image_pitch_alignment=64, has_float16=True,
-    shares_host_memory=True,
-    extensions=("cl_khr_fp16", "cl_khr_image2d_from_buffer"),
-)  # fmt: skip
-"""Limits of a GPU of a phone."""
 FOLDER = "autotune-job"
 """Folder of everything in a bundle."""
 _SCRIPT = Path(__file__).with_name("run.sh")
@@ -108,16 +99,6 @@ def make_bundle(
     finally:
         draft.unlink(missing_ok=True)
     return list(agents)
-
-
-def presumed(device: Device) -> Device:
-    """Return a device of which only the slug is known with what phones of recent years have.
-
-    It must be presumed: what does not hold fails there, and costs a build.
-    """
-    if device.limits != DeviceLimits():
-        return device
-    return replace(device, limits=PRESUMED)
 
 
 def _member(name: str, mode: int) -> zipfile.ZipInfo:

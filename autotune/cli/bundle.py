@@ -27,8 +27,8 @@ def bundle_command(options: argparse.Namespace) -> int:
     own, others = wanted_requests(argparse.Namespace(**vars(options), misses=False))
     for name in dict.fromkeys(request.problem.family for request in [*own, *others]):
         check_algorithms(name, options.algorithm)
-    from autotune.bundle.prepare import FOLDER, make_bundle, presumed
-    from autotune.cli.lookup import named_or_guessed_device
+    from autotune.bundle.prepare import FOLDER, make_bundle
+    from autotune.cli.lookup import named_or_absent_device
     from autotune.kernels.presets import fitting
     from autotune.store import Store
 
@@ -39,7 +39,7 @@ def bundle_command(options: argparse.Namespace) -> int:
             tell(f"{request.problem.label}: {count} candidates")
 
     with Store.open(options.db) as store:
-        device = presumed(named_or_guessed_device(options.device, store.devices()))
+        device = named_or_absent_device(options.device, store.devices())
         requests, left_out = fitting(own, others, device.limits)
         for message in left_out:
             tell(f"left out: {message}")

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import ANY_DEVICE, DATABASE, argument, command, family, file, flag, repeated, shape
-from autotune.cli.lookup import named_device
+from autotune.cli.lookup import named_device, named_or_absent_device
 from autotune.cli.output import tell, write
 from autotune.errors import DeviceSelectionError, MissingDatabaseError, UsageError
 from autotune.export import export_package, export_table
 from autotune.export.formats import FORMATS, TRIAL_FORMATS, Format
-from autotune.lookup.chain import guess
-from autotune.lookup.json_table import read_contents
+from autotune.lookup.absent import absent_device
+from autotune.lookup.json_table import Contents, read_contents
 from autotune.paths import data_folder
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def export_command(options: argparse.Namespace) -> int:
 
     if options.output and not options.force:
         check_replaceable(options.output)
-    with opened_source(options) as (store, slug):
+    with opened_source(options, may_be_absent=form.has_rule) as (store, slug):
         beneath = shipped_tables(store, slug)
         families = [options.family] if options.family else stored_families(store, slug, beneath)
         if form.has_folder:
@@ -163,12 +163,12 @@ def _tell_left_out(store: "Store", slug: str | None, families: Sequence[str], be
 
 
 @contextlib.contextmanager
-def opened_source(options: argparse.Namespace) -> "Iterator[tuple[Store, str | None]]":
+def opened_source(options: argparse.Namespace, *, may_be_absent: bool = False) -> "Iterator[tuple[Store, str | None]]":
     """Yield the store to export from, and the slug of the requested device; None for all devices.
 
-    The store is the database or, if that has nothing of the device, the table shipped for it. Raises
-    DeviceSelectionError when neither has the device, and MissingDatabaseError when without a database no device is
-    requested.
+    The store is the database or, if that has nothing of the device, the table shipped for it, or one without winners
+    where the device `may_be_absent`. Raises DeviceSelectionError when neither has the device, and MissingDatabaseError
+    when without a database no device is requested.
     """
     from autotune.store import Store
 
@@ -186,24 +186,28 @@ def opened_source(options: argparse.Namespace) -> "Iterator[tuple[Store, str | N
                 return
             known = store.devices()
         stored = {device.slug for device in known}
-        others = [guess(slug) for slug in shipped if slug not in stored]
-        slug = named_device(options.device, [*known, *others]).slug
+        others = [absent_device(slug) for slug in shipped if slug not in stored]
+        find = named_or_absent_device if may_be_absent else named_device
+        device = find(options.device, [*known, *others])
+        slug = device.slug
         if slug in stored:
             yield store, slug
         elif slug in shipped:
-            yield stack.enter_context(_opened(shipped[slug])), slug
+            yield stack.enter_context(_opened(read_contents(shipped[slug]))), slug
+        elif may_be_absent:
+            here = [] if device.presumed_from else [device]
+            yield stack.enter_context(_opened(Contents(devices=here, winners=[], predictors={}))), slug
         else:
             there = ", ".join(sorted(stored | shipped.keys()))
             raise DeviceSelectionError(f"nothing is stored for {slug}", hint=f"there are {there}; or tune it")
 
 
 @contextlib.contextmanager
-def _opened(table: Path) -> "Iterator[Store]":
+def _opened(contents: Contents) -> "Iterator[Store]":
     """Yield a temporary database with the contents of a JSON table."""
     from autotune.predict import add_predictors
     from autotune.store import Store
 
-    contents = read_contents(table)
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "table.sqlite") as store:
         store.import_winners(contents.winners, contents.devices)
         add_predictors(store, contents.predictors)

@@ -45,7 +45,7 @@ def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned
     text = ",".join(re.findall(r"[^\s,]+", " ".join(options.shape)))
     problem = parse_shape(find_family(options.family).problem_type, text)
     table = open_table(options.table or options.db)
-    device = named_or_guessed_device(options.device, table.devices)
+    device = named_or_absent_device(options.device, table.devices)
     known = [one.slug for one in table.devices]
     if known and device.slug not in known:
         others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
@@ -88,19 +88,19 @@ def _no_such_device(selector: str, known: Sequence[Device]) -> NoSuchDeviceError
     )
 
 
-def named_or_guessed_device(selector: str, known: Sequence[Device]) -> Device:
-    """Return what `named_device` returns, or else a device guessed from the slug of a known family.
+def named_or_absent_device(selector: str, known: Sequence[Device]) -> Device:
+    """Return what `named_device` returns, or else the `absent_device` of the slug, if its family is known.
 
     A table gives an answer for any device. Raises DeviceSelectionError.
     """
-    from autotune.lookup.chain import guess
+    from autotune.lookup.absent import absent_device
 
     try:
         return named_device(selector, known)
     except NoSuchDeviceError:
         slug = selector.strip().lower()
         if is_slug(slug) and slug.partition("-")[0] in (*FAMILIES, "pocl"):
-            return guess(slug)
+            return absent_device(slug)
         raise
 
 
@@ -132,18 +132,17 @@ def open_table(place: str | None) -> "TuningTable":
 )
 def lookup_command(options: argparse.Namespace) -> int:
     """Print the configuration to use for a shape: measured, predicted, nearest measured, or the default."""
-    from autotune.lookup import Match
     from autotune.lookup.answer import plain_tuned
 
     table, device, tuned = find_tuned(options)
     problem = tuned.problem
-    if tuned.match is Match.DEFAULT:
+    if tuned.match.is_default:
         if options.tuned:
             hint = "tune it with autotune run"
             raise TableError(f"there is only the built-in default for {problem.label} on {device.slug}", hint=hint)
-        tell(
-            f"note: {problem.label} is not tuned on {device.slug}; this is the built-in default (autotune run tunes it)"
-        )
+        limits = f" for the public limits of {device.presumed_from}" if device.presumed_from else ""
+        default = f"the built-in default{limits} (autotune run tunes it)"
+        tell(f"note: {problem.label} is not tuned on {device.slug}; this is {default}")
     if options.json:
         print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
         return 0

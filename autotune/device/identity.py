@@ -98,6 +98,14 @@ def architecture_of(slug: str) -> str:
     return ""
 
 
+def family_of(slug: str) -> str:
+    """Return the family that `identify` gives to a device with that slug."""
+    first = slug.partition("-")[0]
+    if slug == "pocl" or processor_of(slug):
+        return "cpu"
+    return "gpu" if slug.endswith(tuple(f"-{suffix}" for _, suffix in _LAYERS)) else first
+
+
 _MALI_5TH = r"mali-(g[67]2[05]|g925|g1)\b"
 
 _ARCHITECTURES = (

@@ -32,8 +32,10 @@ def export_table(
         raise UsageError(f"there is no export format {form[:80]!r}", hint=f"there are {', '.join(FORMATS)}")
     if family is not None:
         find_family(family)
-    _check_stored(store, device_slug)
     known = FORMATS[form]
+    also = _also(store, device_slug) if known.has_rule else []
+    if not also:
+        _check_stored(store, device_slug)
     if not known.writer:
         return _snapshot(store, device_slug)
     lower = (beneath or {}) if known.has_shipped else {}
@@ -44,7 +46,9 @@ def export_table(
             hint=f"choose one, such as --family {families[0]}",
         )
     tables = {
-        name: read_tables(store, device_slug, name, lower, predictors=known.has_predictors, trials=known.has_trials)
+        name: read_tables(
+            store, device_slug, name, lower, also=also, predictors=known.has_predictors, trials=known.has_trials
+        )
         for name in families
     }
     if known.families == "joined":
@@ -73,18 +77,26 @@ def export_package(
     export has written; TableError; StoreError.
     """
     from autotune.export.c_package import package_files
-    from autotune.export.contents import DeviceTable, read_tables
+    from autotune.export.contents import read_tables
     from autotune.export.files import write_package
-    from autotune.lookup.chain import guess
 
-    _check_stored(store, device_slug)
-    tables = {}
-    for family in families:
-        there = read_tables(store, device_slug, family, beneath or {}, predictors=True)
-        known = {table.device.slug for table in there}
-        there += [DeviceTable(device=guess(slug), winners=()) for slug in dict.fromkeys(also) if slug not in known]
-        tables[family] = sorted(there, key=lambda table: table.device.slug)
+    absent = _also(store, device_slug)
+    if not absent:
+        _check_stored(store, device_slug)
+    wanted = [*absent, *also]
+    tables = {
+        family: read_tables(store, device_slug, family, beneath or {}, also=wanted, predictors=True)
+        for family in families
+    }
     return write_package(folder, package_files(tables, told), force=force)
+
+
+def _also(store: "Store", device_slug: str | None) -> list[str]:
+    """Return the slug in a list if nothing is stored for the device, but its limits are publicly known."""
+    from autotune.lookup.absent import is_known
+
+    is_stored = any(device.slug == device_slug for device in store.devices())
+    return [device_slug] if device_slug and not is_stored and is_known(device_slug) else []
 
 
 def _check_stored(store: "Store", device_slug: str | None) -> None:

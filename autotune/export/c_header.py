@@ -17,7 +17,7 @@ from autotune.export.choices import write_choices
 from autotune.export.contents import DeviceTable, plain_part
 from autotune.kernels import find_family
 from autotune.kernels.render import render_c
-from autotune.lookup.answer import MAX_FACTOR
+from autotune.lookup.answer import MAX_FACTOR, Match
 from autotune.lookup.chain import relatives
 from autotune.lookup.predictor import Predictor
 from autotune.model.trial import Winner
@@ -71,6 +71,7 @@ class _Device:
         predictors = {predictor.example.kind: predictor for predictor in table.predictors}.values()
         self.models = [_Model(p, c, f"{c.prefix}_rank_{self.name}_{n}") for n, p in enumerate(predictors)]
         self.candidates = c.candidates(device)
+        self.default_match = Match.of_default(device).name
         devices = {slug: other.device for slug, other in others.items()}
         self.relatives = [
             (match.name, identifier(other.slug))

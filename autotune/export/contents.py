@@ -1,6 +1,6 @@
 """The contents of a table before formatting: each device with its winners, in a fixed order."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from autotune.codec import printable
 from autotune.kernels import DEFAULT_FAMILY, find_family
 from autotune.lookup import table_order
+from autotune.lookup.absent import absent_device
 from autotune.lookup.contents import layered_predictors
 from autotune.lookup.json_table import Contents, plain_entry, read_contents
 from autotune.lookup.predictor import Predictor, agrees
@@ -68,11 +69,13 @@ def read_tables(
     family: str,
     beneath: Beneath = NOTHING_BENEATH,
     *,
+    also: Iterable[str] = (),
     predictors: bool = False,
     trials: bool = False,
 ) -> list[DeviceTable]:
     """Return the tables of one device or of all, by slug; the winners have the order of a lookup table.
 
+    `also` are slugs of devices that may be absent: those that the store lacks get tables without winners.
     `predictors` adds the stored predictors, else ones made from the trials; any that contradict the winners are left
     out; `trials` adds the counts of trials. `beneath` adds winners and predictors that the store lacks.
     """
@@ -93,7 +96,10 @@ def read_tables(
         )
         for slug, winners in found.items()
     ]
-    return [_with_predictors(store, table, known, beneath) for table in tables] if predictors else tables
+    if predictors:
+        tables = [_with_predictors(store, table, known, beneath) for table in tables]
+    absent = [DeviceTable(device=absent_device(slug), winners=()) for slug in dict.fromkeys(also) if slug not in found]
+    return sorted([*tables, *absent], key=lambda table: table.device.slug)
 
 
 def joined(tables: Sequence[Sequence[DeviceTable]]) -> list[DeviceTable]:

@@ -36,6 +36,8 @@ class Format:
     """Whether it tells how the trials of a device ended."""
     has_files: bool = False
     """Whether its text holds files by name, which the command writes into a folder."""
+    has_rule: bool = False
+    """Whether it holds the rule for defaults, so that a device without measurements has a table too."""
     has_folder: bool = False
     """Whether the command can write a folder of sources instead, see `export_package`."""
 
@@ -68,7 +70,7 @@ FORMATS: Mapping[str, Format] = {
             name="c", title="C header", meaning="a C99 header for applications",
             ending="h", media_type="text/x-c; charset=utf-8", beginning=rb"/\* [^\n]*[Ww]ritten by autotune",
             writer="autotune.export.c_header:write_c", families="appended",
-            has_predictors=True, has_shipped=True, has_folder=True,
+            has_predictors=True, has_shipped=True, has_rule=True, has_folder=True,
         ),
         Format(
             name="defines", title="Compiler options", meaning="a line of options such as -DTILE=16 for each shape",

@@ -24,6 +24,18 @@ class Match(enum.Enum):
     """What another device of the same vendor would use."""
     DEFAULT = "default"
     """No measurement applies: the family's rule chose from the sizes, the device's limits and its profile."""
+    PRESUMED = "presumed"
+    """The same for a device that is not here: its limits are the public ones of its model, generation or family."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether no measurement stands behind the answer."""
+        return self in (Match.DEFAULT, Match.PRESUMED)
+
+    @classmethod
+    def of_default(cls, device: Device) -> "Match":
+        """Return what a default is called on a device."""
+        return cls.PRESUMED if device.presumed_from else cls.DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True)

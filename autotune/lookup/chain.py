@@ -10,7 +10,7 @@ from autotune.lookup.answer import MAX_FACTOR, Entry, Match, Tuned, distance
 from autotune.lookup.contents import Contents, Shelf, sound_predictors
 from autotune.lookup.legality import Check, Legality
 from autotune.model.configuration import Value
-from autotune.model.device import Device, DeviceLimits
+from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.space.family import KernelFamily
 
@@ -157,7 +157,7 @@ class Chain:
         self._name = name
         self._families: dict[str, KernelFamily] = {}
         self._named_places: dict[tuple[str, str], Place] = {}
-        self._guessed: dict[str, Device] = {}
+        self._absent: dict[str, Device] = {}
         self._places: dict[tuple[object, ...], Place] = {}
         self._narrowed: dict[Device, Device] = {}
 
@@ -223,11 +223,13 @@ class Chain:
         return None
 
     def _named(self, slug: str) -> Device:
-        known = self._contents.device(slug) or self._guessed.get(slug)
+        known = self._contents.device(slug) or self._absent.get(slug)
         if known is None:
-            if len(self._guessed) >= _MOST_PLACES:
-                self._guessed.clear()
-            known = self._guessed[slug] = guess(slug)
+            if len(self._absent) >= _MOST_PLACES:
+                self._absent.clear()
+            from autotune.lookup.absent import absent_device
+
+            known = self._absent[slug] = absent_device(slug)
         return known
 
     def _place(self, source: str, running: Device, family: KernelFamily) -> Place:
@@ -251,14 +253,15 @@ class Chain:
             origin = f"is the plainest kernel of {family.name}, as nothing chosen by rule is valid"
         else:
             origin = f"is chosen by rule from the sizes, the device's limits and the profile {profile.name!r}"
+        presumption = f", for the public limits of {device.presumed_from}" if device.presumed_from else ""
         return Tuned(
             configuration=configuration,
-            match=Match.DEFAULT,
+            match=Match.of_default(device),
             device=device.slug,
             problem=problem,
             source_problem=None,
             time_ns=None,
-            because=f"{reason}; the default {origin}",
+            because=f"{reason}; the default {origin}{presumption}",
         )
 
 
@@ -290,11 +293,6 @@ def relatives(
 
 
 _RELATION = {Match.SIBLING: "has the same architecture", Match.VENDOR: "belongs to the same family of devices"}
-
-
-def guess(slug: str) -> Device:
-    """Return a device of which only the slug is known, with minimal limits."""
-    return Device(slug=slug, vendor="", model="", family=slug.partition("-")[0], limits=DeviceLimits())
 
 
 def _count(number: int, what: str) -> str:

@@ -178,6 +178,8 @@ class Device:
     opencl_c_version: str = ""
     driver: str = ""
     limits: DeviceLimits = field(default_factory=DeviceLimits)
+    presumed_from: str = field(default="", metadata=LOCAL)
+    """The model, generation or family whose public limits stand for the driver's; empty if the driver reported them."""
 
 
 def mebibytes(size_bytes: int) -> str:
