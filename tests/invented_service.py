@@ -19,6 +19,7 @@ from autotune.codec import Node
 from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState
 from autotune.remote import Client
+from autotune.remote import worker as remote_worker
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
 from autotune.remote.worker import Offer, Service
@@ -35,7 +36,8 @@ invented_time = searches.invented_time
 events.READ_EVERY_S = core.LOOK_S = 0.1  # invented devices are through with a job in a moment
 # Patience that a busy machine must not use up; tests of what happens then set it themselves.
 fleet.SILENT_S = fleet.TROUBLED_S = fleet.STORED_S = fleet.DOUBT_S = HANG_S
-fleet.CANCEL_PATIENCE_S = core.CANCEL_PATIENCE_S = core.END_S = service_claim.LEASE_S = HANG_S
+fleet.CANCEL_PATIENCE_S = core.CANCEL_PATIENCE_S = core.END_S = HANG_S
+service_claim.LEASE_S = remote_worker.ANSWER_S = HANG_S
 
 
 class Paused:

@@ -35,7 +35,6 @@ from autotune.search import Budget, tune
 from autotune.search.helpers import Helpers
 from autotune.service import fleet
 from autotune.service.server import Place, Server, serve
-from autotune.service.station import Station
 from autotune.store import Holder, Store, new_owner, service_claim
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -62,6 +61,7 @@ def _winners(store: Store) -> list[tuple[str, str, float]]:
     return [(w.problem.label, str(w.configuration), w.time_ns) for w in store.best() if w.is_final]
 
 
+@pytest.mark.long
 def test_job_stores_what_a_local_run_stores(server: Server, client: Client, db_file: Path, tmp_path: Path) -> None:
     with offering(server.url) as worker:
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=15, algorithms=["microtile", "naive"])
@@ -97,6 +97,7 @@ def _progress(client: Client, job_id: int) -> Any:
     return client.job(job_id)["problems"][0]["progress"]
 
 
+@pytest.mark.long
 def test_late_follower_gets_the_search_so_far(server: Server, client: Client) -> None:
     paused, told = Paused(at=5), list[Event]()
     with offering(server.url, work=paused):
@@ -117,6 +118,7 @@ def test_late_follower_gets_the_search_so_far(server: Server, client: Client) ->
     assert later[-1].outcome.winner is not None
 
 
+@pytest.mark.long
 def test_equal_devices_share_a_job(server: Server, client: Client) -> None:
     """While the first is at its first problem, the second searches the three others."""
     works = first, second = Paused(), Paused()
@@ -138,6 +140,7 @@ def both_work_on(client: Client, job: Any) -> None:
     wait_for(lambda: [s["job"] for s in client.devices()[-1]["stations"]] == [job["id"]] * 2)
 
 
+@pytest.mark.long
 def test_equal_devices_share_one_search(server: Server, client: Client) -> None:
     default, own, helps = Paused(), Paused(at=2), Paused(at=2)
     work = lambda job: default(job) and own(job)  # noqa: E731
@@ -159,6 +162,7 @@ def test_equal_devices_share_one_search(server: Server, client: Client) -> None:
     assert len(one.jobs) + len(two.jobs) == sum(store.trial_counts(DEVICE.slug).by_state.values())
 
 
+@pytest.mark.long
 def test_device_with_another_driver_helps_no_search(server: Server, client: Client) -> None:
     paused = Paused()
     with offering(server.url, "one", paused):
@@ -174,20 +178,8 @@ def test_device_with_another_driver_helps_no_search(server: Server, client: Clie
             assert ended(client, job["id"])["state"] == "done"
 
 
-def test_every_model_gets_a_search_before_one_gets_several() -> None:
-    stations = [
-        Station(
-            id="", name=name, session="", device=device, model=device, model_digest="", address="", since="", heard=0.0
-        )
-        for name, device in ((name, replace(DEVICE, slug=f"pocl-{name[0]}")) for name in ("a1", "a2", "b1", "b2", "c1"))
-    ]
-    order = [station.name for station in fleet.in_fair_order(stations, Counter({"pocl-a": 1}))]
-    assert order == ["b1", "c1", "a1", "b2", "a2"]
-
-
-def test_helper_goes_back_to_work_of_its_own(
-    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.long
+def test_helper_goes_back_to_work_of_its_own(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     default, own, helps, recall = Paused(), Paused(at=2), Paused(), Helpers.recall_one
 
     def recalled(helpers: Helpers) -> None:
@@ -226,6 +218,7 @@ def test_cancelling_stops_after_the_running_trial(server: Server, client: Client
     assert sum(store.trial_counts(DEVICE.slug).by_state.values()) == 3
 
 
+@pytest.mark.long
 def test_restarted_service_continues_where_it_was(db_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paused = Paused(at=4)
     with serving(db_file) as first, Client(first.url) as client, offering(first.url, work=paused) as worker:
@@ -302,6 +295,7 @@ def test_cancelled_job_is_not_taken_and_open_ones_are_settled(db_file: Path) -> 
         assert store.jobs.open_counts() == (0, 0)
 
 
+@pytest.mark.long
 def test_trial_lost_with_its_worker_is_quarantined_and_the_job_continues(
     server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,6 +315,7 @@ def test_trial_lost_with_its_worker_is_quarantined_and_the_job_continues(
     assert str(Configuration.from_dict(lost["job"]["configuration"])) not in measured
 
 
+@pytest.mark.long
 def test_late_result_clears_a_lost_trial(db_file: Path) -> None:
     with serving(db_file) as first, Client(first.url) as client:
         job = submitted(first, client)
@@ -350,9 +345,8 @@ def test_late_result_clears_a_lost_trial(db_file: Path) -> None:
             assert searched.count(configuration) == 1
 
 
-def test_result_that_was_taken_and_not_stored_is_delivered_again(
-    server: Server, client: Client, db_file: Path
-) -> None:
+@pytest.mark.long
+def test_result_that_was_taken_and_not_stored_is_delivered_again(server: Server, client: Client, db_file: Path) -> None:
     with offering(server.url) as worker, Store.open(db_file) as store:
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
         ended(client, job["id"])
@@ -463,7 +457,8 @@ def test_trial_that_a_worker_breaks_off_as_it_ends_is_not_to_blame(
     assert stored.quarantined() == [] == stored.trials(DEVICE.slug, "gemm")
 
 
-def test_the_second_of_two_workers_with_one_identity_is_refused_and_the_first_goes_on(
+@pytest.mark.long
+def test_second_worker_with_the_same_identity_is_refused_and_the_first_continues(
     server: Server, client: Client
 ) -> None:
     """As where an image of a machine was copied, with the files that its worker keeps."""
@@ -476,6 +471,7 @@ def test_the_second_of_two_workers_with_one_identity_is_refused_and_the_first_go
         assert first.jobs
 
 
+@pytest.mark.long
 def test_uploaded_table_counts_only_after_it_was_measured(server: Server, client: Client, tmp_path: Path) -> None:
     other = Store.open(tmp_path / "other.sqlite")
     problems = [PROBLEM, GemmProblem(m=64, n=64, k=64)]
@@ -498,6 +494,7 @@ def test_uploaded_table_counts_only_after_it_was_measured(server: Server, client
     other.close()
 
 
+@pytest.mark.long
 def test_commands_talk_to_the_service(server: Server, run: Run, tmp_path: Path) -> None:
     shapes = tmp_path / "shapes.txt"
     shapes.write_text("# of a net\n64,64,64 x3 first layer\n")
@@ -520,6 +517,7 @@ def test_commands_talk_to_the_service(server: Server, run: Run, tmp_path: Path) 
     assert main(["run", *to, "--device", "cpu", "--misses"]) == 2
 
 
+@pytest.mark.long
 def test_followed_job_shows_the_lines_of_a_local_run(
     server: Server, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
