@@ -21,9 +21,10 @@ from subprocess import PIPE
 from types import TracebackType
 from typing import Any, Self
 
+from waiting import HANG_S
+
 ROLE = "autotune"
 _ENCODED_EQUALS = "%3D"
-_STARTING_S = 60.0
 _FAST = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB", "max_connections": "40"}
 """The data are thrown away. With fsync off a server that is killed may still be started again: the system lives."""
 _KEEPER = """
@@ -96,7 +97,7 @@ class Server:
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with self._log() as log:
             self._process = self._start("postgres", "-D", "data", *options, output=log)
-        deadline = time.monotonic() + _STARTING_S
+        deadline = time.monotonic() + HANG_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"postgres did not start: {self._told()}")
@@ -106,7 +107,7 @@ class Server:
         """SIGINT ends sessions in order, SIGQUIT as in a crash; returns when the server has gone."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(_STARTING_S)
+            self._process.wait(HANG_S)
             self._process = None
 
     def execute(self, statement: str, schema: str = "public") -> list[Any]:

@@ -61,9 +61,7 @@ def test_no_page_of_another_origin_may_embed_an_answer(api: TestClient) -> None:
 @pytest.mark.parametrize(
     "name", ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via"]
 )
-def test_requests_through_a_proxy_are_refused_without_a_token(
-    api: TestClient, locked: TestClient, name: str
-) -> None:
+def test_requests_through_a_proxy_are_refused_without_a_token(api: TestClient, locked: TestClient, name: str) -> None:
     headers = {name: "203.0.113.9"}
     assert "proxy" in refusal(api.get("/api/jobs", headers=headers), 403)
     assert "proxy" in refusal(api.post("/api/jobs", json=JOB, headers=headers), 403)
@@ -158,9 +156,7 @@ def test_wrong_tokens_are_logged_once_a_minute(
     assert minutes == [] and "wrongwrong" not in caplog.text
 
 
-def test_changes_are_logged_with_who_and_from_where(
-    locked: TestClient, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changes_are_logged_with_who_and_from_where(locked: TestClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "autotune")
     locked.post("/api/jobs", json=JOB, headers=bearer(WRITING))
     locked.post("/api/jobs/1/cancel", headers=bearer(WRITING))

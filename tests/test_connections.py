@@ -90,7 +90,9 @@ def test_request_that_does_not_arrive_is_given_up(
 
 
 @pytest.mark.parametrize("data", [HALF + b"X-Slow: ", HALF_BODY])
-def test_bytes_that_drip_in_do_not_make_the_time_longer(server: Server, limits: dict[Phase, float], data: bytes) -> None:
+def test_bytes_that_drip_in_do_not_make_the_time_longer(
+    server: Server, limits: dict[Phase, float], data: bytes
+) -> None:
     limits |= {Phase.HEAD: 0.5, Phase.BODY: 0.5}
     with sending(server.url, data) as [connection]:
 

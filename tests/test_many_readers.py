@@ -17,7 +17,6 @@ from autotune.remote import Client
 from autotune.remote.connection import Connection
 from autotune.service import events, pools, tables_api
 from autotune.service.server import Server
-from autotune.store.jobs import JobLedger
 from autotune.testing import INVENTED_PROCESSOR
 from invented_service import offering
 from waiting import HANG_S, join, wait_for
@@ -121,9 +120,7 @@ def test_client_sees_the_whole_job_in_every_event(server: Server, client: Client
     assert jobs[-1] == client.job(job_id)
 
 
-def test_one_follower_too_many_is_refused(
-    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_follower_too_many_is_refused(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_READERS", 2)
     job_id = client.submit(SLUG, shapes=SHAPES[:1], trials=2)["id"]
     with ExitStack() as stack:
@@ -180,7 +177,9 @@ def test_heavy_answers_keep_no_worker_waiting(server: Server, client: Client, mo
     assert len(errors) == 18
 
 
-def test_request_that_is_one_too_many_is_refused_with_a_time_to_come_back(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_that_is_one_too_many_is_refused_with_a_time_to_come_back(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any, **__: Any) -> bool:
         return False
 

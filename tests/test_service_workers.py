@@ -2,8 +2,6 @@
 
 import json
 import stat
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,7 +25,7 @@ from autotune.remote import Client, wire
 from autotune.remote import worker as remote_worker
 from autotune.remote.wire import code_version, plain_trial, read_trial
 from autotune.remote.worker import Offer, own_name, own_secret
-from autotune.service import core, fleet, station, workers_api
+from autotune.service import core, fleet, workers_api
 from autotune.service.access import Access, Role, role_needed
 from autotune.service.app import make_app
 from autotune.service.core import Service
@@ -107,9 +105,7 @@ def test_malformed_secret_is_refused_in_words_and_not_repeated(server: Server, s
 
 
 @pytest.mark.parametrize("path", ["turn", "leave"])
-def test_id_of_a_station_without_its_session_is_refused(
-    server: Server, client: Client, path: str
-) -> None:
+def test_id_of_a_station_without_its_session_is_refused(server: Server, client: Client, path: str) -> None:
     job = submitted(server, client)
     victim = HandMade(server.url)
     given = victim.turn()
