@@ -14,13 +14,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from socket import AF_UNIX, SHUT_RDWR, socket
 from subprocess import PIPE
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
+import pytest
+
+from autotune.store import failures
 from waiting import HANG_S
 
 ROLE = "autotune"
@@ -66,6 +69,18 @@ def missing() -> str:
     except ImportError:
         return 'no driver for PostgreSQL here: pip install ".[postgres]"'
     return "" if os.geteuid() or _another_user() else "PostgreSQL does not run as root, and there is no other user"
+
+
+def at_first_pause(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """Do that when a transaction first waits before it tries again."""
+    left = iter([do])
+
+    def sleep(seconds: float) -> None:
+        for first in left:
+            first()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
 
 
 class Server:

@@ -95,6 +95,7 @@ async def _until(reader: events.Reader, name: bytes) -> AsyncIterator[bytes]:
             return
 
 
+@pytest.mark.long
 def test_followers_get_only_what_has_changed(server: Server, client: Client) -> None:
     job_id = client.submit(SLUG, shapes=SHAPES[:6], trials=2, algorithms=["microtile"])["id"]
     follower = Follower(server.url, job_id)
@@ -112,6 +113,7 @@ def test_followers_get_only_what_has_changed(server: Server, client: Client) -> 
     assert job == client.job(job_id)
 
 
+@pytest.mark.long
 def test_client_sees_the_whole_job_in_every_event(server: Server, client: Client) -> None:
     job_id = client.submit(SLUG, shapes=SHAPES[:4], trials=2, algorithms=["microtile"])["id"]
     with offering(server.url):
@@ -153,6 +155,7 @@ def test_reader_that_falls_behind_is_cut_off() -> None:
     assert asyncio.run(follow()) == [[], [b"x"]]
 
 
+@pytest.mark.long
 def test_heavy_answers_keep_no_worker_waiting(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, begun = threading.Event(), threading.Semaphore(0)
 
@@ -192,6 +195,7 @@ def test_request_that_is_one_too_many_is_refused_with_a_time_to_come_back(
     connection.close()
 
 
+@pytest.mark.long
 def test_history_comes_in_parts(server: Server, client: Client) -> None:
     with offering(server.url):
         job = client.submit(SLUG, shapes=["96,96,96"], trials=12, algorithms=["microtile"])

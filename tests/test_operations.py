@@ -93,6 +93,7 @@ def test_labels_are_escaped() -> None:
     assert told.splitlines()[-1] == r'a{c="x\"\\\n"} 1'
 
 
+@pytest.mark.long
 def test_metrics_count_what_workers_measure_and_the_log_says_who_asked(
     server: Server, client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
