@@ -223,7 +223,7 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Where a database may be, as `--db` takes it; there is nothing yet. Tests that ask for it run on both kinds."""
     if request.param == "sqlite":

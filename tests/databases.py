@@ -14,16 +14,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from socket import AF_UNIX, SHUT_RDWR, socket
 from subprocess import PIPE
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self
+
+import pytest
+
+from autotune.store import failures
+from waiting import HANG_S
 
 ROLE = "autotune"
 _ENCODED_EQUALS = "%3D"
-_STARTING_S = 60.0
 _FAST = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB", "max_connections": "40"}
 """The data are thrown away. With fsync off a server that is killed may still be started again: the system lives."""
 _KEEPER = """
@@ -67,6 +71,18 @@ def missing() -> str:
     return "" if os.geteuid() or _another_user() else "PostgreSQL does not run as root, and there is no other user"
 
 
+def at_first_pause(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """Do that when a transaction first waits before it tries again."""
+    left = iter([do])
+
+    def sleep(seconds: float) -> None:
+        for first in left:
+            first()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+
+
 class Server:
     """A running server. It can be stopped, in all the ways that servers go away, and started again."""
 
@@ -96,7 +112,7 @@ class Server:
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with self._log() as log:
             self._process = self._start("postgres", "-D", "data", *options, output=log)
-        deadline = time.monotonic() + _STARTING_S
+        deadline = time.monotonic() + HANG_S
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"postgres did not start: {self._told()}")
@@ -106,7 +122,7 @@ class Server:
         """SIGINT ends sessions in order, SIGQUIT as in a crash; returns when the server has gone."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(_STARTING_S)
+            self._process.wait(HANG_S)
             self._process = None
 
     def execute(self, statement: str, schema: str = "public") -> list[Any]:

@@ -1,54 +1,84 @@
 """A service on a free port, and a worker with an invented device: real HTTP, in threads of this process."""
 
 import hashlib
+import os
+import pickle
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import pytest
 
 import searches
 from autotune.codec import Node
 from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState
 from autotune.remote import Client
+from autotune.remote import worker as remote_worker
 from autotune.remote.connection import Connection
 from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
 from autotune.remote.worker import Offer, Service
-from autotune.service import events
+from autotune.service import core, events, fleet
+from autotune.service import searches as service_searches
 from autotune.service.access import Role
+from autotune.service.search_process import SearchProcess
 from autotune.service.server import Place, Server
-from autotune.store import Store
+from autotune.store import Store, service_claim
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from waiting import HANG_S, join, wait_for
 
 invented_time = searches.invented_time
-events.READ_EVERY_S = 0.05  # invented devices are through with a job in a moment
-
-
-def slow(seconds: float) -> Callable[[Job], float]:
-    """Work that takes so long on the clock."""
-
-    def work(job: Job) -> float:
-        time.sleep(seconds)
-        return invented_time(job)
-
-    return work
+events.READ_EVERY_S = core.LOOK_S = 0.1  # invented devices are through with a job in a moment
+# Patience that a busy machine must not use up; tests of what happens then set it themselves.
+fleet.SILENT_S = fleet.TROUBLED_S = fleet.STORED_S = fleet.DOUBT_S = HANG_S
+fleet.CANCEL_PATIENCE_S = core.CANCEL_PATIENCE_S = core.END_S = HANG_S
+service_claim.LEASE_S = remote_worker.ANSWER_S = HANG_S
 
 
 class Paused:
-    """Work that tells when its first trial has begun, and ends none before it may go on."""
+    """Work that shows when its first trial, or a later one, has begun, and does not end that before it may go on."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: int = 1) -> None:
         self.begun, self.goes_on = threading.Event(), threading.Event()
+        self._at = at
+        self._trials = 0
 
     def __call__(self, job: Job) -> float:
-        self.begun.set()
-        assert self.goes_on.wait(HANG_S)
+        self._trials += 1
+        if self._trials >= self._at:
+            self.begun.set()
+            assert self.goes_on.wait(HANG_S)
         return invented_time(job)
+
+
+class InThisProcess:
+    """Stands in for a search process: its searches run in threads of this process; what is said crosses as pickles."""
+
+    def __init__(
+        self, target: Any, on_message: Callable[..., None], on_end: object, call_soon: Callable[[Any], None]
+    ) -> None:
+        def send(*message: Any) -> None:
+            call_soon(partial(on_message, self, *pickle.loads(pickle.dumps(message))))
+
+        self.pid = os.getpid()
+        self.searches: dict[int, service_searches.Search] = {}
+        self.is_open = True
+        self._store = Store.open(target)
+        self._process = SearchProcess(self._store, send)
+
+    def send(self, *message: Any) -> None:
+        self._process.take(*pickle.loads(pickle.dumps(message)))
+
+    def end_input(self) -> None: ...
+
+    def close(self) -> None:
+        """Nothing is searched any more: a service first waits for its searches."""
+        self._store.close()
 
 
 class HandMade:
@@ -65,8 +95,9 @@ class HandMade:
         }  # fmt: skip
         self.id = self._connection.call("POST", "/api/workers", form | others)["id"]
 
-    def turn(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 25.0) -> Any:
-        return self.answer(running, results, wait_s)["trial"]
+    def turn(self, results: tuple[dict[str, Any], ...] = ()) -> Any:
+        """The next trial, once there is one, and the results are stored."""
+        return wait_for(lambda: self.answer(results=results, wait_s=1.0)["trial"])
 
     def answer(self, running: str = "", results: tuple[dict[str, Any], ...] = (), wait_s: float = 0.0) -> Any:
         form = {"session": self.session, "running": running, "results": list(results), "wait_s": wait_s}
@@ -80,7 +111,7 @@ class HandMade:
     def serve_until_ended(self, client: Client, job: dict[str, Any]) -> None:
         results: tuple[dict[str, Any], ...] = ()
         while client.job(job["id"])["state"] in ("queued", "running"):
-            given = self.turn(results=results, wait_s=0.3)
+            given = self.answer(results=results, wait_s=0.1)["trial"]
             results = (self.result(given),) if given else ()
 
 
@@ -99,11 +130,13 @@ def ended(client: Client, job_id: int) -> dict[str, Any]:
 
 @contextmanager
 def serving(
-    database: Path | str, files: Mapping[Role, Path] = MappingProxyType({}), port: int = 0, processes: int = 1
+    database: Path | str, files: Mapping[Role, Path] = MappingProxyType({}), port: int = 0, processes: int = 0
 ) -> Iterator[Server]:
-    """A service, ended in order; `files` are those of its tokens."""
-    with Store.open(database) as store:
-        server = Server(Place(port=port, token_files=files, processes=processes), store, lambda _: None)
+    """A service, ended in order; `files` are those of its tokens. Without `processes` searches run in this one."""
+    with pytest.MonkeyPatch.context() as patch, Store.open(database) as store:
+        if not processes:
+            patch.setattr(service_searches, "Process", InThisProcess)
+        server = Server(Place(port=port, token_files=files, processes=processes or 1), store, lambda _: None)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         wait_for(lambda: bool(server.url))

@@ -1,8 +1,8 @@
 """What the service turns away before it asks for a token: other sites, proxies, guesses; and what its log says."""
 
+import asyncio
 import logging
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from autotune.errors import UsageError
 from autotune.service import admission
 from autotune.service.access import Access, Role
+from autotune.service.admission import Guesses
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.server import Place, read_access
@@ -39,7 +40,7 @@ def locked(store: Store) -> Iterator[TestClient]:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "nonsense"])
-def test_pages_of_other_sites_cannot_read_either(api: TestClient, site: str) -> None:
+def test_pages_of_other_sites_cannot_read(api: TestClient, site: str) -> None:
     """As an image or a script of another page would ask."""
     lookup = f"/api/lookup?device={JOB['device']}&shape=64,64,64"
     for path in ("/api/export/sqlite", "/api/jobs", "/api/health", lookup):
@@ -60,16 +61,14 @@ def test_no_page_of_another_origin_may_embed_an_answer(api: TestClient) -> None:
 @pytest.mark.parametrize(
     "name", ["Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP", "Via"]
 )
-def test_without_a_token_nothing_that_came_through_a_proxy_is_answered(
-    api: TestClient, locked: TestClient, name: str
-) -> None:
+def test_requests_through_a_proxy_are_refused_without_a_token(api: TestClient, locked: TestClient, name: str) -> None:
     headers = {name: "203.0.113.9"}
     assert "proxy" in refusal(api.get("/api/jobs", headers=headers), 403)
     assert "proxy" in refusal(api.post("/api/jobs", json=JOB, headers=headers), 403)
     assert locked.get("/api/jobs", headers=headers | bearer(READING)).status_code == 200
 
 
-def test_behind_a_proxy_its_public_url_is_no_other_site(locked: TestClient) -> None:
+def test_public_url_of_a_proxy_is_not_another_site(locked: TestClient) -> None:
     writing = bearer(WRITING)
     assert locked.post("/api/jobs", json=JOB, headers=writing | {"Origin": PUBLIC}).status_code == 201
     for origin in ("http://tuner.example", "https://tuner.example:8443", "https://evil.example"):
@@ -92,34 +91,72 @@ def test_public_urls_are_checked(tmp_path: Path) -> None:
 def test_wrong_tokens_are_slowed_down_and_right_ones_are_not(
     locked: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "GUESS_PAUSE_S", 0.3)
-    began = time.monotonic()
-    for _ in range(admission.FREE_GUESSES + 5):
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(locked.app, "_guesses", Guesses(lambda: 1000.0, sleep))
+    for _ in range(admission.FREE_GUESSES + 3):
         refusal(locked.get("/api/jobs", headers=bearer("wrong" * 4)), 401)
-    assert time.monotonic() - began > 1.5
-    assert locked.get("/api/jobs", headers=bearer(READING)).elapsed.total_seconds() < 1.5
+    assert pauses == pytest.approx([admission.GUESS_PAUSE_S * (1 + number) for number in range(3)])
+    assert locked.get("/api/jobs", headers=bearer(READING)).status_code == 200
     refusal(locked.get("/api/jobs"), 401)
+    assert len(pauses) == 3
+
+
+def test_pauses_end_with_the_guesses_and_are_bounded() -> None:
+    now, pauses = 1000.0, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def guess(times: int, address: str = "here") -> list[float]:
+        pauses.clear()
+        for _ in range(times):
+            await guesses.hold_up(address)
+        return list(pauses)
+
+    async def guessing() -> None:
+        nonlocal now
+        assert max(await guess(100)) == admission.LONGEST_PAUSE_S
+        assert await guess(admission.FREE_GUESSES, "elsewhere") == []
+        now += 60.0
+        assert await guess(1) == pytest.approx([admission.GUESS_PAUSE_S])
+
+    guesses = Guesses(lambda: now, sleep)
+    asyncio.run(guessing())
 
 
 def test_wrong_tokens_are_logged_once_a_minute(
     locked: TestClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "autotune")
-    monkeypatch.setattr(admission, "GUESS_PAUSE_S", 0.0)
-    monkeypatch.setattr(admission, "LOG_EVERY_S", 0.3)
-    for _ in range(20):
-        locked.get("/api/jobs", headers=bearer("wrong" * 4))
-    time.sleep(0.5)
-    locked.get("/api/jobs")
-    told = [record.getMessage() for record in caplog.records if "wrong token" in record.getMessage()]
-    assert told[0] == "a wrong token from testclient"
-    assert 2 <= len(told) <= 5
-    assert "wrongwrong" not in caplog.text
+    minutes: list[Callable[[], None]] = []
+
+    async def guess(times: int) -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "call_later", lambda seconds, end, *of: minutes.append(lambda: end(*of)))
+        for _ in range(times):
+            await guesses.hold_up("testclient")
+
+    async def sleep(_: float) -> None: ...
+
+    guesses = Guesses(sleep=sleep)
+    for times in (20, 1):
+        asyncio.run(guess(times))
+        minutes.pop()()
+    locked.get("/api/jobs", headers=bearer("wrong" * 4))
+    assert [record.getMessage() for record in caplog.records] == [
+        "a wrong token from testclient",
+        f"19 more wrong tokens from testclient within {admission.LOG_EVERY_S:g} s",
+        "a wrong token from testclient",
+        "a wrong token from testclient",
+    ]
+    assert minutes == [] and "wrongwrong" not in caplog.text
 
 
-def test_what_changes_something_is_logged_with_who_and_from_where(
-    locked: TestClient, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changes_are_logged_with_who_and_from_where(locked: TestClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "autotune")
     locked.post("/api/jobs", json=JOB, headers=bearer(WRITING))
     locked.post("/api/jobs/1/cancel", headers=bearer(WRITING))

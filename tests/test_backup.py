@@ -27,7 +27,7 @@ def fill(store: Store) -> None:
     store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, new_owner())
 
 
-def test_a_database_in_use_is_backed_up_and_restored(store: Store, db_file: Path, tmp_path: Path, run: Run) -> None:
+def test_database_in_use_is_backed_up_and_restored(store: Store, db_file: Path, tmp_path: Path, run: Run) -> None:
     fill(store)
     copy, elsewhere = tmp_path / "copy", tmp_path / "new folder" / "db.sqlite"
     for _ in range(2):  # a second one replaces the first
@@ -39,7 +39,7 @@ def test_a_database_in_use_is_backed_up_and_restored(store: Store, db_file: Path
         assert len(restored.trials(DEVICE.slug, "gemm")) == 1
 
 
-def test_a_file_is_replaced_only_if_asked_for_and_not_in_use(db_file: Path, tmp_path: Path, run: Run) -> None:
+def test_file_is_replaced_only_if_asked_for_and_not_in_use(db_file: Path, tmp_path: Path, run: Run) -> None:
     target, copy = parse_target(db_file), tmp_path / "copy"
     back_up(target, copy)
     with Store.open(db_file) as store:
@@ -54,9 +54,7 @@ def test_a_file_is_replaced_only_if_asked_for_and_not_in_use(db_file: Path, tmp_
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_where_there_is_no_space_for_a_backup_the_backup_is_named(
-    db_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_backup_without_space_is_named(db_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(path: Path) -> sqlite3.Connection:
         connection = real(path)
         if path != db_file:
@@ -69,7 +67,7 @@ def test_where_there_is_no_space_for_a_backup_the_backup_is_named(
         back_up(parse_target(db_file), tmp_path / "copy")
 
 
-def test_what_is_no_backup_is_refused_and_left_as_it_is(db_file: Path, tmp_path: Path) -> None:
+def test_foreign_file_is_refused_as_a_backup_and_left_as_it_is(db_file: Path, tmp_path: Path) -> None:
     target, text, empty = parse_target(db_file), tmp_path / "notes.txt", tmp_path / "empty"
     text.write_text("notes of years")
     empty.touch()
@@ -85,7 +83,7 @@ def test_what_is_no_backup_is_refused_and_left_as_it_is(db_file: Path, tmp_path:
             restore(target, file, replaces=True)
 
 
-def test_a_damaged_database_is_told_and_the_earlier_backup_kept(db_file: Path, tmp_path: Path) -> None:
+def test_damaged_database_is_reported_and_the_earlier_backup_kept(db_file: Path, tmp_path: Path) -> None:
     target, copy = parse_target(db_file), tmp_path / "copy"
     with Store.open(db_file) as store:
         fill(store)
@@ -103,7 +101,7 @@ def test_a_damaged_database_is_told_and_the_earlier_backup_kept(db_file: Path, t
 
 
 @pytest.mark.parametrize("place", [20, 100], ids=["header", "tables"])
-def test_a_backup_replaces_a_damaged_database_unless_it_is_in_use(
+def test_backup_replaces_a_damaged_database_unless_it_is_in_use(
     db_file: Path, tmp_path: Path, run: Run, place: int
 ) -> None:
     target, copy, kept = parse_target(db_file), tmp_path / "copy", tmp_path / "kept"
@@ -122,7 +120,8 @@ def test_a_backup_replaces_a_damaged_database_unless_it_is_in_use(
     assert rows(db_file, COUNTS) == [(0, 0)]
 
 
-def test_a_database_server_is_backed_up_and_restored_into_an_empty_database(
+@pytest.mark.long
+def test_database_server_is_backed_up_and_restored_into_an_empty_database(
     postgresql: str, postgresql_server: Server, tmp_path: Path
 ) -> None:
     target, dump = parse_target(postgresql), tmp_path / "dump"
@@ -142,9 +141,7 @@ def test_a_database_server_is_backed_up_and_restored_into_an_empty_database(
         assert rows(postgresql, COUNTS) == [(1, 1)]
 
 
-def test_missing_programs_and_their_errors_are_told_without_the_password(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_errors_of_missing_programs_hide_the_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from autotune.store import backup
 
     target = Target(url="postgresql+psycopg://someone:hidden@127.0.0.1:1/none")

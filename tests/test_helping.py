@@ -1,7 +1,6 @@
 """Several equal devices share one search: invented ones, times by a formula."""
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -18,9 +17,9 @@ from autotune.search.knowledge import Knowledge
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from searches import PROBLEM, invented_time, search
+from waiting import HANG_S, join, wait_for
 
 TRIALS = 12
-TOGETHER_S = 20
 
 
 class Failing(FakeWorker):
@@ -61,7 +60,7 @@ def _in_step(times: int) -> Callable[[], Callable[[Job], float]]:
 
         def work(job: Job) -> float:
             if next(left, None) is not None:
-                barrier.wait(TOGETHER_S)
+                barrier.wait(HANG_S)
             return invented_time(job)
 
         return work
@@ -88,7 +87,7 @@ def test_two_devices_measure_at_the_same_time_and_nothing_twice(store: Store) ->
     assert other.is_closed
 
 
-def test_what_is_lost_with_a_helper_is_quarantined_and_the_search_goes_on(store: Store) -> None:
+def test_trial_lost_with_a_helper_is_quarantined_and_the_search_continues(store: Store) -> None:
     other = Failing(WorkerLostError("gone"))
     outcome = _tuned(store, FakeWorker(invented_time), other)
     assert outcome.is_finished
@@ -102,7 +101,7 @@ def test_what_is_lost_with_a_helper_is_quarantined_and_the_search_goes_on(store:
     assert other.is_closed
 
 
-def test_what_a_helper_cannot_measure_is_measured_by_another(store: Store) -> None:
+def test_trial_that_a_helper_cannot_measure_is_measured_by_another(store: Store) -> None:
     other = Failing(WorkerError("no such device"))
     outcome = _tuned(store, FakeWorker(invented_time), other)
     assert outcome.new_trials == TRIALS
@@ -120,7 +119,7 @@ def test_the_loss_of_the_own_device_ends_the_search_and_lets_the_helpers_go(stor
     assert len(store.quarantined()) == 1
 
 
-def test_a_helper_that_is_recalled_goes_and_is_not_recalled_twice(store: Store) -> None:
+def test_recalled_helper_leaves_and_is_not_recalled_twice(store: Store) -> None:
     helpers, others = Helpers(), [FakeWorker(invented_time) for _ in range(2)]
     for other in others:
         helpers.join(other)
@@ -144,7 +143,7 @@ def test_a_helper_that_is_recalled_goes_and_is_not_recalled_twice(store: Store) 
     assert left == [1, 0]
 
 
-def test_a_failure_found_by_a_helper_counts(store: Store) -> None:
+def test_failure_found_by_a_helper_counts(store: Store) -> None:
     other = FakeWorker(lambda _: TrialState.WRONG_RESULT)
     outcome = _tuned(store, FakeWorker(invented_time), other)
     assert outcome.failures == {"wrong result": len(other.jobs)}
@@ -169,7 +168,7 @@ class Assembled:
         return prepared
 
 
-def test_what_a_helper_returned_outlasts_a_slice_and_not_the_model(store: Store) -> None:
+def test_trial_that_a_helper_returned_outlasts_a_slice_and_not_the_model(store: Store) -> None:
     other = Failing(WorkerError("no such device"))
     other.jobs.append(Job(selector="0:0", problem=PROBLEM, configuration=Assembled(store, other).family.baseline))
     assembled = Assembled(store, FakeWorker(invented_time), other)
@@ -186,7 +185,7 @@ def test_what_a_helper_returned_outlasts_a_slice_and_not_the_model(store: Store)
     assert not assembled.crew.is_at_work
 
 
-def test_what_building_took_before_counts_for_all_of_a_crew(store: Store) -> None:
+def test_build_time_counts_for_all_of_a_crew(store: Store) -> None:
     own, other = FakeWorker(invented_time), FakeWorker(invented_time)
     assembled = Assembled(store, own, other)
     for place in (own, other):
@@ -198,28 +197,27 @@ def test_what_building_took_before_counts_for_all_of_a_crew(store: Store) -> Non
     assert [s.trial.measurement.build_ns for s in store.trials(INVENTED_PROCESSOR.slug, "gemm")] == [7e6] * 2  # type: ignore[union-attr]
 
 
-def test_one_of_a_crew_that_is_stuck_does_not_keep_the_program(store: Store) -> None:
+def test_stuck_helper_does_not_keep_the_program(store: Store) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
     def stuck(job: Job) -> float:
         begun.set()
-        assert goes_on.wait(TOGETHER_S)
+        assert goes_on.wait(HANG_S)
         return invented_time(job)
 
     own = FakeWorker(stuck)
     assembled = Assembled(store, own, FakeWorker(invented_time))
     assembled.begin(own)
-    assert begun.wait(TOGETHER_S)
+    assert begun.wait(HANG_S)
     threads = [thread for thread in threading.enumerate() if thread.name == "background"]
     assert threads and all(thread.daemon for thread in threads)
     goes_on.set()
     assembled.crew.settle()
     for thread in threads:
-        thread.join(TOGETHER_S)
-    assert not any(thread.is_alive() for thread in threads), "nobody is kept who is not needed"
+        join(thread)
 
 
-def test_a_twin_of_what_the_own_device_measured_is_not_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_twin_of_a_measured_configuration_is_not_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead, "_program", lambda *_: b"all are the same")
 
     def twins() -> list[Trial]:
@@ -227,9 +225,7 @@ def test_a_twin_of_what_the_own_device_measured_is_not_run(store: Store, monkeyp
         return [trial for trial in trials if trial.message.startswith("same as")]
 
     def wrong(_: Job) -> TrialState:  # knows of no time, and of nothing before the own device has measured
-        deadline = time.monotonic() + TOGETHER_S
-        while not twins() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_for(twins)
         return TrialState.WRONG_RESULT
 
     outcome = _tuned(store, FakeWorker(invented_time), FakeWorker(wrong))
@@ -237,14 +233,14 @@ def test_a_twin_of_what_the_own_device_measured_is_not_run(store: Store, monkeyp
     assert len(twins()) >= TRIALS - 4
 
 
-def test_no_more_help_is_taken_than_is_of_use() -> None:
+def test_number_of_helpers_is_limited() -> None:
     helpers = Helpers()
     assert all(helpers.join(FakeWorker(invented_time)) for _ in range(MOST_HELPERS))
     assert not helpers.is_open
     assert not helpers.join(FakeWorker(invented_time))
 
 
-def test_of_a_helper_that_is_recalled_nothing_stays(store: Store) -> None:
+def test_recalled_helper_leaves_nothing_behind(store: Store) -> None:
     other = FakeWorker(invented_time)
     assembled = Assembled(store, FakeWorker(invented_time), other)
     crew = assembled.crew
@@ -253,6 +249,5 @@ def test_of_a_helper_that_is_recalled_nothing_stays(store: Store) -> None:
     [thread] = [thread for thread in threading.enumerate() if thread.name == "background"]
     crew._helpers.recall_one()
     assert other not in crew.free()
-    thread.join(TOGETHER_S)
-    assert not thread.is_alive()
+    join(thread)
     assert other.is_closed

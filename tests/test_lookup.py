@@ -423,7 +423,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AutotuneError], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_table_is_one_clear_line(database: Path, name: str) -> None:
+def test_broken_table_is_one_clear_line(database: Path, name: str) -> None:
     change, error, text = BROKEN[name]
     change(database)
     with pytest.raises(error) as caught:
@@ -433,7 +433,7 @@ def test_a_broken_table_is_one_clear_line(database: Path, name: str) -> None:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
-def test_a_locked_database_is_told(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_database_is_an_error(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_reader, "_WAIT_S", 0.05)
     execute("PRAGMA journal_mode = DELETE")(database)
     writer = sqlite3.connect(database, isolation_level=None)

@@ -27,15 +27,15 @@ from autotune.service.server import Server
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance, trial
-from invented_service import ended, offering, serving, slow, submitted
-from waiting import wait_for
+from invented_service import Paused, ended, offering, serving, submitted
+from waiting import HANG_S, wait_for
 
 SLUG = INVENTED_PROCESSOR.slug
 ADMIN, READER = "administrators-token", "token-for-reading-only"
 _LINE = re.compile(r'[a-z_]+(\{[a-z]+="(\\.|[^"\\])*"(,[a-z]+="(\\.|[^"\\])*")*\})? [0-9.e+-]+')
 
 
-def test_a_process_lives_and_is_ready_without_a_token(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_liveness_and_readiness_need_no_token(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "READY_AGE_S", 0.0)
     with TestClient(make_app(Service(store), Access(tokens={Role.ADMIN: ADMIN})), base_url="http://localhost") as api:
         assert api.get("/health").json() == api.get("/api/health").json()
@@ -93,7 +93,8 @@ def test_labels_are_escaped() -> None:
     assert told.splitlines()[-1] == r'a{c="x\"\\\n"} 1'
 
 
-def test_metrics_count_what_workers_measure_and_the_log_tells_who_asked(
+@pytest.mark.long
+def test_metrics_count_what_workers_measure_and_the_log_says_who_asked(
     server: Server, client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     from urllib.request import urlopen
@@ -128,7 +129,7 @@ class Ledger:
         return Counter({(SLUG, "complete"): len(self.read)})
 
 
-def test_trials_are_counted_once_and_those_that_are_stored_late_are_not_missed() -> None:
+def test_trials_are_counted_once_and_late_ones_are_not_missed() -> None:
     ledger = Ledger()
     totals = operations.TrialTotals(cast("Store", ledger))
     young = operations.YOUNG_TRIALS
@@ -154,15 +155,20 @@ def test_trials_of_either_kind_of_database_are_counted_from_any_one_on(place: st
         assert store.quarantine_counts() == {(SLUG, "crashed"): 1}
 
 
+@pytest.mark.long
 def test_counts_hold_with_several_search_processes(tmp_path: Path) -> None:
     from urllib.request import urlopen
 
+    works = [Paused(), Paused()]
     with serving(tmp_path / "db.sqlite", processes=2) as server, ExitStack() as stack:
         client = stack.enter_context(Client(server.url))
-        workers = [stack.enter_context(offering(server.url, name, slow(0.01))) for name in ("w1", "w2")]
+        workers = [stack.enter_context(offering(server.url, f"w{n}", work)) for n, work in enumerate(works)]
         jobs = [client.submit(SLUG, shapes=[shape], trials=12) for shape in ("96,96,96", "64,64,64")]
-        wait_for(lambda: len(server.service.searches) == 2)
+        for work in works:
+            assert work.begun.wait(HANG_S)
         during = urlopen(f"{server.url}/metrics").read().decode()
+        for work in works:
+            work.goes_on.set()
         assert all(ended(client, job["id"])["state"] == "done" for job in jobs)
         wait_for(lambda: not server.service.searches)
         text = urlopen(f"{server.url}/metrics").read().decode()

@@ -7,7 +7,7 @@ import json
 import re
 import sqlite3
 import textwrap
-import time
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -34,21 +34,30 @@ from factories import provenance, trial, winner
 from invented_service import HandMade, invented_time, offering, serving
 from kernel_files import registered
 from small_kernels import AXPY
+from waiting import HANG_S
 
 SLUG = INVENTED_PROCESSOR.slug
 WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-class Pace:
-    """How long a trial takes."""
+pytestmark = pytest.mark.long
+expect.set_options(timeout=1000 * HANG_S)
 
-    seconds = 0.0
+
+class Pace:
+    """While it is closed, a few trials pass, and the others wait."""
+
+    passing = 5
+    is_open = threading.Event()
+    is_open.set()
 
 
 def paced_time(job: Job) -> float | TrialState:
-    """Slowly, if wanted; some fail."""
-    time.sleep(Pace.seconds)
+    """Some fail."""
+    if not Pace.is_open.is_set():
+        Pace.passing -= 1
+        assert Pace.passing >= 0 or Pace.is_open.wait(HANG_S)
     return TrialState.WRONG_RESULT if dict(job.configuration.values).get("unroll") in (2, 8) else invented_time(job)
 
 
@@ -69,7 +78,7 @@ class Seen:
 
     def __init__(self, browser: Browser, url: str, **how: Any) -> None:
         self.context = browser.new_context(base_url=url, accept_downloads=True, **how)
-        self.context.set_default_timeout(15_000)
+        self.context.set_default_timeout(1000 * HANG_S)
         self.page: Page = self.context.new_page()
         self.complaints: list[str] = []
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -104,8 +113,15 @@ def seen(browser: Browser, served: Server) -> Iterator[Seen]:
     assert found.complaints == []
 
 
-def test_a_job_is_submitted_watched_and_its_table_downloaded(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pace, "seconds", 0.05)  # so that it can be watched
+@pytest.fixture
+def paced() -> Iterator[threading.Event]:
+    """The pace, closed."""
+    Pace.is_open.clear()
+    yield Pace.is_open
+    Pace.is_open.set()
+
+
+def test_job_is_submitted_watched_and_its_table_downloaded(seen: Seen, paced: threading.Event) -> None:
     page = seen.open("#/devices")
     page.get_by_role("link", name="New job").click()
     page.get_by_label("Device").select_option(SLUG)
@@ -119,9 +135,9 @@ def test_a_job_is_submitted_watched_and_its_table_downloaded(seen: Seen, monkeyp
     expect(row).to_contain_text("of 30")
     expect(row).to_contain_text("search")
     expect(row).to_contain_text("configurations")
-    monkeypatch.setattr(Pace, "seconds", 0.0)
+    paced.set()
     expect(page.locator(".history canvas")).to_be_visible()
-    expect(page.locator(".heading .state")).to_have_text("done", timeout=30_000)
+    expect(page.locator(".heading .state")).to_have_text("done")
     expect(row).to_contain_text("wrong result")
     expect(page.get_by_role("button", name="Cancel job")).to_have_count(0)
 
@@ -165,7 +181,7 @@ DOWNLOADS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def test_a_size_shows_its_search_its_rivals_and_what_mattered(seen: Seen) -> None:
+def test_size_shows_its_search_its_rivals_and_what_mattered(seen: Seen) -> None:
     page = seen.open(f"#/device/{SLUG}")
     page.get_by_role("table", name="Tuned sizes").get_by_role("link", name="96x96x96").click()
     expect(page.get_by_role("heading", name="96x96x96")).to_be_visible()
@@ -181,7 +197,7 @@ def test_a_size_shows_its_search_its_rivals_and_what_mattered(seen: Seen) -> Non
     expect(page.get_by_role("table", name="Trials").get_by_text("wrong result").first).to_be_visible()
 
 
-def test_a_device_shows_what_tuning_gained_and_keeps_the_filters_in_the_address(seen: Seen) -> None:
+def test_device_shows_what_tuning_gained_and_keeps_the_filters_in_the_address(seen: Seen) -> None:
     page = seen.open(f"#/device/{SLUG}")
     expect(page.locator(".tiles")).to_contain_text("Median gain over default")
     expect(page.get_by_role("table", name="Sizes of gemm by their gain")).to_contain_text("or a tie")
@@ -236,7 +252,7 @@ def test_the_kernel_of_a_size_is_shown_to_copy(seen: Seen) -> None:
     expect(values.locator("option:checked")).not_to_have_text("8")
 
 
-def test_an_ended_job_keeps_a_chart_for_each_size_and_one_that_waits_says_why(seen: Seen, served: Server) -> None:
+def test_ended_job_keeps_a_chart_for_each_size_and_one_that_waits_says_why(seen: Seen, served: Server) -> None:
     page = seen.open("#/job/1")
     expect(page.get_by_role("img", name="Search at 96x96x96")).to_be_visible()
     served.service.store.add_device(replace(INVENTED_PROCESSOR, slug="adreno-730"))
@@ -247,13 +263,13 @@ def test_an_ended_job_keeps_a_chart_for_each_size_and_one_that_waits_says_why(se
         assert served.service.store.jobs.take("adreno-730", "w9", "an earlier model")
         served.service.store.jobs.recover([])  # the worker has gone: the job has begun, and waits
         worker = HandMade(served.url, "w9", device=replace(INVENTED_PROCESSOR, slug="adreno-730"))
-        worker.turn(wait_s=0.0)
+        worker.answer()
         page.reload()
         expect(page.locator(".waits")).to_contain_text("It was begun with another driver")
         client.cancel(job["id"])
 
 
-def test_what_is_in_quarantine_is_shown_and_allowed_again(seen: Seen, served: Server) -> None:
+def test_quarantine_is_shown_and_can_be_allowed_again(seen: Seen, served: Server) -> None:
     device = replace(INVENTED_PROCESSOR, slug="mali-g57")
     store = served.service.store
     crashed = trial(Configuration.of("microtile", unroll=1), TrialState.CRASHED, message="killed by SIGSEGV")
@@ -270,7 +286,7 @@ def test_what_is_in_quarantine_is_shown_and_allowed_again(seen: Seen, served: Se
     assert store.quarantined("mali-g57") == []
 
 
-def test_an_unknown_address_leads_back_and_a_theme_stays(seen: Seen) -> None:
+def test_unknown_address_leads_back_and_a_theme_stays(seen: Seen) -> None:
     page = seen.open("#/job/99999")
     expect(page.get_by_role("heading", name="Not found")).to_be_visible()
     seen.complaints.clear()  # the browser notes the answer 404
@@ -380,7 +396,7 @@ def test_the_keyboard_alone_tunes_a_size_and_copies_its_kernel(seen: Seen) -> No
     assert page.evaluate("document.activeElement.value") == "5"
     tab_to("Submit job")
     page.keyboard.press("Enter")
-    expect(page.locator(".heading .state")).to_have_text("done", timeout=180_000)
+    expect(page.locator(".heading .state")).to_have_text("done")
     tab_to("80x80x80")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="80x80x80")).to_be_visible()
@@ -391,13 +407,13 @@ def test_the_keyboard_alone_tunes_a_size_and_copies_its_kernel(seen: Seen) -> No
     page.wait_for_function("navigator.clipboard.readText().then((text) => JSON.parse(text || '{}').algorithm)")
 
 
-def test_what_others_wrote_stays_text(seen: Seen) -> None:
+def test_text_of_others_stays_text(seen: Seen) -> None:
     page = seen.open("#/job/1")
     expect(page.locator("tbody small").first).to_have_text(HOSTILE)
     assert page.locator("main img").count() == 0
 
 
-def test_a_job_is_cancelled_and_a_wrong_shape_refused(seen: Seen) -> None:
+def test_job_is_cancelled_and_a_wrong_shape_refused(seen: Seen) -> None:
     page = seen.open("#/new")
     page.get_by_role("textbox", name="Sizes").fill("no shape")
     page.get_by_role("button", name="Submit job").click()
@@ -448,7 +464,7 @@ def test_token_is_asked_for_and_one_for_reading_does_not_write(browser: Browser,
         assert WRITING not in page.content()
 
 
-def test_a_lost_service_is_told_and_found_again(browser: Browser, tmp_path: Path) -> None:
+def test_lost_service_is_shown_and_found_again(browser: Browser, tmp_path: Path) -> None:
     with serving_page(tmp_path) as server:
         seen = Seen(browser, server.url)
         seen.page.clock.install()
@@ -494,7 +510,7 @@ def test_presets_are_those_of_the_family_and_models_fold(seen: Seen) -> None:
     expect(page.get_by_text("Presets: the products")).to_be_hidden()
 
 
-def test_a_kernel_file_is_tuned_from_the_page(browser: Browser, tmp_path: Path) -> None:
+def test_kernel_file_is_tuned_from_the_page(browser: Browser, tmp_path: Path) -> None:
     """The service knows the kernel by AUTOTUNE_FAMILIES, and so does its worker."""
     (tmp_path / "axpy.cl").write_text(AXPY[1])
     (tmp_path / "axpy.toml").write_text(textwrap.dedent(AXPY[0]))
@@ -508,10 +524,10 @@ def test_a_kernel_file_is_tuned_from_the_page(browser: Browser, tmp_path: Path) 
         page.get_by_role("textbox", name="Sizes").fill("500 x2 step")
         page.get_by_label("Trials for each size").fill("5")
         page.get_by_role("button", name="Submit job").click()
-        expect(page.locator(".heading .state")).to_have_text("done", timeout=30_000)
+        expect(page.locator(".heading .state")).to_have_text("done")
         page.get_by_role("link", name=SLUG).click()
         row = page.get_by_role("table", name="Tuned sizes").get_by_role("row", name="500")
-        expect(row).to_contain_text("axpy", timeout=30_000)
+        expect(row).to_contain_text("axpy")
         with page.expect_download() as waiting:
             page.get_by_role("button", name="C header", exact=True).click()
         assert "axpy_choose" in Path(waiting.value.path()).read_text()

@@ -1,13 +1,14 @@
 """A database on a server: what leads there, who else is there, and what becomes of trials when it goes away."""
 
-import contextlib
 import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,8 +26,9 @@ from autotune.store.jobs import JobKind, JobState, NewJob
 from autotune.store.models import problem_id
 from autotune.store.winners import winner_row
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
-from databases import Server, cut, rows
+from databases import Server, at_first_pause, cut, rows
 from factories import provenance
+from waiting import join, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
@@ -50,18 +52,21 @@ def stored(store: Store) -> list[Configuration]:
     return [s.trial.configuration for s in store.trials(DEVICE.slug, "gemm")]
 
 
-def test_a_job_ends_though_its_last_problems_end_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.long
+def test_job_ends_though_its_last_problems_end_at_once(
+    store: Store, postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     requests = tuple(Request(problem=GemmProblem(m=size, n=8, k=8)) for size in (8, 16))
     job_id = store.jobs.add(NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=requests, trials=1))
     taken = [store.jobs.take(DEVICE.slug, "w1") for _ in requests]
     problems = [found[1] for found in taken if found is not None]
     threads = [threading.Thread(target=store.jobs.end, args=(problem, JobState.DONE)) for problem in problems]
-    count, both = job_steps.counts_of, threading.Barrier(2)
+    count, arrived = job_steps.counts_of, list[int]()
 
     def counted_by_both(*asked: Any) -> dict[int, dict[str, int]]:
         counts = count(*asked)
-        with contextlib.suppress(threading.BrokenBarrierError):
-            both.wait(0.5)  # neither has committed, if the other comes this far
+        arrived.append(len(arrived))  # has not committed; the other comes as far, or waits for a lock
+        wait_for(lambda: len(arrived) == 2 or rows(postgresql, "SELECT 1 FROM pg_locks WHERE NOT granted"))
         return counts
 
     with monkeypatch.context() as patch:
@@ -69,7 +74,7 @@ def test_a_job_ends_though_its_last_problems_end_at_once(store: Store, monkeypat
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            join(thread)
     found = store.jobs.get(job_id)
     assert found is not None
     assert found.state is JobState.DONE
@@ -91,7 +96,8 @@ def test_the_extra_is_named_where_the_driver_is_missing(monkeypatch: pytest.Monk
         Store.open("postgresql://me:secret@host/db")
 
 
-def test_a_server_that_does_not_answer_is_told_at_once(postgresql_server: Server) -> None:
+@pytest.mark.long
+def test_server_that_does_not_answer_is_an_error_at_once(postgresql_server: Server) -> None:
     elsewhere = postgresql_server.folder / "nobody listens here"
     with pytest.raises(DatabaseAwayError, match="cannot reach postgresql://") as caught:
         Store.open(postgresql_server.url(folder=elsewhere))
@@ -101,18 +107,20 @@ def test_a_server_that_does_not_answer_is_told_at_once(postgresql_server: Server
 # Who else is there
 
 
-def test_tables_of_other_programs_are_let_be(postgresql_server: Server, postgresql: str) -> None:
+@pytest.mark.long
+def test_tables_of_other_programs_are_left_alone(postgresql_server: Server, postgresql: str) -> None:
     postgresql_server.execute("CREATE TABLE invoices (id INTEGER); INSERT INTO invoices VALUES (7)", "here")
     with Store.open(postgresql) as store:
         add(store)
     assert rows(postgresql, "SELECT id FROM invoices") == [(7,)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "theirs",
     ["CREATE TABLE trials (x INTEGER)", "CREATE TABLE alembic_version AS SELECT 'ab12cd34ef56' AS version_num"],
 )
-def test_tables_of_other_programs_that_are_named_alike_are_refused(
+def test_tables_of_other_programs_with_the_same_names_are_refused(
     postgresql_server: Server, postgresql: str, theirs: str
 ) -> None:
     postgresql_server.execute(theirs, "here")
@@ -122,23 +130,24 @@ def test_tables_of_other_programs_that_are_named_alike_are_refused(
     assert rows(postgresql, "SELECT count(*) FROM pg_tables WHERE schemaname = 'here'") == [(1,)]
 
 
-def test_a_short_lock_by_another_program_is_waited_for(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.long
+def test_short_lock_by_another_program_is_waited_for(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import psycopg
 
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps
     with Store.open(postgresql) as store, psycopg.connect(postgresql) as other:
         other.execute("LOCK TABLE trials")
-        timer = threading.Timer(0.5, other.commit)
-        timer.start()
+        at_first_pause(monkeypatch, other.commit)
         add(store)
-        timer.join()
-        monkeypatch.setattr(failures, "PATIENCE_S", 0.2)
+        assert len(stored(store)) == 1
+        monkeypatch.setattr(failures, "PATIENCE_S", 0.0)
         other.execute("LOCK TABLE trials")
         with pytest.raises(StoreError, match="locked by another program"):
             add(store)
 
 
-def test_what_a_client_held_that_fell_silent_is_let_go(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.long
+def test_lock_of_a_client_that_fell_silent_is_released(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Store.open(postgresql).close()
     monkeypatch.setattr(database, "IDLE_LIMIT_S", 0.2)
     with Store.open(postgresql) as store:
@@ -150,38 +159,44 @@ def test_what_a_client_held_that_fell_silent_is_let_go(postgresql: str, monkeypa
         assert len(stored(store)) == 2
 
 
-def test_many_trials_are_read_however_long_it_takes_to_convert_them(
+@pytest.mark.long
+def test_few_trials_are_converted_between_two_calls_of_the_server(
     postgresql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slowly(row: Any) -> Trial:
-        time.sleep(0.05)
+    """Else it would end the transaction where that takes long."""
+    calls: list[Any] = []
+
+    def watched(row: Any) -> Trial:
+        calls.extend(rows(postgresql, "SELECT state_change FROM pg_stat_activity WHERE state LIKE 'idle in trans%'"))
         return to_trial(row)
 
     to_trial = trials.to_trial
-    monkeypatch.setattr(trials, "to_trial", slowly)
+    monkeypatch.setattr(trials, "to_trial", watched)
     monkeypatch.setattr(trials, "ROWS_AT_ONCE", 2)
-    monkeypatch.setattr(database, "IDLE_LIMIT_S", 0.4)
-    monkeypatch.setattr(failures, "AWAY_PATIENCE_S", 1.0)
     with Store.open(postgresql) as store:
-        for number in range(20):
+        for number in range(6):
             add(store, number)
-        assert stored(store) == [Configuration.of("naive", number=number) for number in range(20)]
+        assert stored(store) == [Configuration.of("naive", number=number) for number in range(6)]
+    assert max(Counter(calls).values()) <= 2
 
 
-def test_a_snapshot_is_written_however_slow_its_disk_is(
+@pytest.mark.long
+def test_snapshot_is_written_outside_of_transactions(
     postgresql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slowly(whole: Path, compact: Path) -> None:
-        time.sleep(1.0)
-        compact_at_once(whole, compact)
+    """Which the server would end where the disk is slow."""
+    open_ones: list[Any] = []
 
-    compact_at_once = snapshot._compact
-    monkeypatch.setattr(snapshot, "_compact", slowly)
-    monkeypatch.setattr(database, "IDLE_LIMIT_S", 0.4)
-    monkeypatch.setattr(failures, "AWAY_PATIENCE_S", 1.0)
+    def watched(whole: Path, compact: Path) -> None:
+        open_ones.append(rows(postgresql, "SELECT query FROM pg_stat_activity WHERE state LIKE 'idle in trans%'"))
+        write(whole, compact)
+
+    write = snapshot._compact
+    monkeypatch.setattr(snapshot, "_compact", watched)
     with Store.open(postgresql) as store:
         add(store)
         store.snapshot(tmp_path / "copy.sqlite")
+    assert open_ones == [[]]
     with Store.open(tmp_path / "copy.sqlite", read_only=True) as copy:
         assert len(stored(copy)) == 1
 
@@ -189,7 +204,8 @@ def test_a_snapshot_is_written_however_slow_its_disk_is(
 # When it goes away
 
 
-def test_sessions_that_were_ended_are_made_anew(postgresql_server: Server, store: Store) -> None:
+@pytest.mark.long
+def test_sessions_that_were_ended_are_opened_again(postgresql_server: Server, store: Store) -> None:
     add(store)
     others = "pid != pg_backend_pid() AND backend_type = 'client backend'"
     assert postgresql_server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
@@ -197,65 +213,78 @@ def test_sessions_that_were_ended_are_made_anew(postgresql_server: Server, store
     assert len(stored(store)) == 2
 
 
-def test_who_hurries_does_not_wait_for_it(postgresql_server: Server, store: Store) -> None:
+@pytest.mark.long
+def test_hurrying_transaction_does_not_wait_for_the_server(
+    postgresql_server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     add(store)
+    at_first_pause(monkeypatch, store.hurry)
     postgresql_server.stop(signal.SIGINT)
     try:
-        failed: list[StoreError] = []
-
-        def wait_and_fail() -> None:
-            try:
-                add(store, 1)
-            except StoreError as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=wait_and_fail, daemon=True)
-        thread.start()
-        time.sleep(0.3)
-        assert thread.is_alive()
-        store.hurry()
-        thread.join(20)
-        assert [type(error) for error in failed] == [DatabaseAwayError]
+        with pytest.raises(DatabaseAwayError):
+            add(store, 1)
     finally:
         postgresql_server.start()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
-def test_a_server_that_is_away_for_a_while_is_waited_for(
-    postgresql_server: Server, store: Store, how: signal.Signals, caplog: pytest.LogCaptureFixture
+def test_server_that_is_away_for_a_while_is_waited_for(
+    postgresql_server: Server,
+    store: Store,
+    how: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     add(store)
+    outages = iter([True])
+
+    def now() -> float:
+        """An outage has lasted an hour once it is in the log."""
+        return time.monotonic() + 3600.0 * len(caplog.records)
+
+    def starting(seconds: float) -> None:
+        if next(outages, False):
+            postgresql_server.start()
+
+    monkeypatch.setattr(failures, "AWAY_PATIENCE_S", 7200.0)
     postgresql_server.stop(how)
-    timer = threading.Timer(1.5, postgresql_server.start)
-    timer.start()
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=now, sleep=starting))
     add(store, 1)
-    timer.join()
     assert [c.number("number") for c in stored(store)] == [0, 1]
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert "cannot be reached" in told[0] and "trying again for up to 300 s" in told[0]
-    assert "can be reached again after" in told[1]
+    assert "cannot be reached" in told[0] and "trying again for up to 7200 s" in told[0]
+    assert "can be reached again after 36" in told[1]
 
 
-def test_a_server_that_stays_away_is_an_error_and_all_is_well_once_it_is_back(
+@pytest.mark.long
+def test_server_that_stays_away_is_an_error_until_it_is_back(
     postgresql_server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "AWAY_PATIENCE_S", 1.0)
-    postgresql_server.stop()
-    try:
-        with pytest.raises(DatabaseAwayError, match=r"has been unreachable for [1-9]\d* s"):
-            add(store)
-        with monkeypatch.context() as patch:
-            patch.setattr(time, "sleep", lambda _: pytest.fail("its patience is used up"))
+    now = 1000.0
+
+    def sleep(_: float) -> None:
+        nonlocal now
+        now += 100.0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+        postgresql_server.stop()
+        try:
+            with pytest.raises(DatabaseAwayError, match="has been unreachable for 400 s"):
+                add(store)
+            patch.setattr(failures.time, "sleep", lambda _: pytest.fail("its patience is used up"))
             with pytest.raises(DatabaseAwayError):
                 add(store)
-    finally:
-        postgresql_server.start()
-    add(store)
+        finally:
+            postgresql_server.start()
+        add(store)
     assert len(stored(store)) == 1
 
 
-def test_what_was_committed_as_the_connection_broke_is_there_once(postgresql_server: Server, store: Store) -> None:
+@pytest.mark.long
+def test_commit_whose_answer_was_lost_is_there_once(postgresql_server: Server, store: Store) -> None:
     owner = new_owner()
     with cut(postgresql_server) as way, Store.open(postgresql_server.url("here", folder=way.folder)) as far:
         way.swallows = 1
@@ -269,6 +298,7 @@ def test_what_was_committed_as_the_connection_broke_is_there_once(postgresql_ser
         assert store.in_flight() == []
 
 
+@pytest.mark.long
 def test_jobs_are_added_and_taken_once_where_an_answer_was_lost(postgresql_server: Server, store: Store) -> None:
     requests = tuple(Request(problem=replace(PROBLEM, m=m)) for m in (8, 16))
     new = NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=requests, trials=1)
@@ -289,6 +319,7 @@ def test_jobs_are_added_and_taken_once_where_an_answer_was_lost(postgresql_serve
     assert second[1].number == 1
 
 
+@pytest.mark.long
 def test_decisions_are_seen_in_whatever_order_they_are_committed(store: Store) -> None:
     winner = factories.winner(DEVICE, PROBLEM, TRIAL.configuration, samples=0, verdict=Verdict.PROVISIONAL)
     store.record_winner(winner)
@@ -300,6 +331,7 @@ def test_decisions_are_seen_in_whatever_order_they_are_committed(store: Store) -
     assert store.decisions() > before > 1
 
 
+@pytest.mark.long
 def test_services_in_different_schemas_do_not_meet(postgresql_server: Server, store: Store) -> None:
     postgresql_server.execute("DROP SCHEMA IF EXISTS there CASCADE; CREATE SCHEMA there")
     with Store.open(postgresql_server.url("there")) as other:
@@ -308,29 +340,33 @@ def test_services_in_different_schemas_do_not_meet(postgresql_server: Server, st
         assert store.jobs.take(DEVICE.slug, "w1") is not None
 
 
-def test_a_search_goes_on_where_the_server_went_away(postgresql_server: Server, store: Store) -> None:
+@pytest.mark.long
+def test_search_continues_where_the_server_went_away(
+    postgresql_server: Server, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     measured: list[Configuration] = []
-    timers: list[threading.Timer] = []
+    starts: list[int] = []
+
+    def start() -> None:
+        postgresql_server.start()
+        starts.append(len(measured))
 
     def outcome(job: Job) -> float:
         measured.append(job.configuration)
         if len(measured) in (3, 6):
+            at_first_pause(monkeypatch, start)
             postgresql_server.stop(signal.SIGQUIT)
-            timers.append(threading.Timer(1.0, postgresql_server.start))
-            timers[-1].start()
         return 1e6 / (1 + len(job.configuration.key))
 
     worker = FakeWorker(outcome)
     [found] = tune(DEVICE, [Request(problem=PROBLEM)], store, Budget(trials=8), worker=worker)
-    for timer in timers:
-        timer.join()
-    assert len(timers) == 2
+    assert starts == [3, 6]
     assert found.winner is not None and found.winner.is_final
     assert sorted(c.key for c in stored(store)) == sorted(c.key for c in measured)
     assert store.in_flight() == [] and store.quarantined() == []
 
 
-def test_how_long_an_outage_lasts_may_be_asked_as_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_length_of_an_outage_may_be_asked_as_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     since = iter([1.0, None])  # another thread is told that the server is back
     monkeypatch.setattr(failures.Outage, "_since", property(lambda _: next(since)), raising=False)
     outage = failures.Outage.__new__(failures.Outage)

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from autotune import store as store_module
 from autotune.cli import serve
 from autotune.codec import Node
 from autotune.errors import DatabaseAwayError, RefusedError, StoreError, UnreachableError, WorkerError
-from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.gemm import GemmProblem
 from autotune.model.device import Device
 from autotune.model.trial import Job, Request, Trial
 from autotune.remote import Client
@@ -33,11 +32,10 @@ from autotune.remote.wire import plain_job, plain_trial
 from autotune.remote.worker import Offer
 from autotune.service import core, fleet
 from autotune.service.core import Service
-from autotune.service.fleet import Fleet
 from autotune.service.job_search import Errand, Search, Stopping
 from autotune.service.searches import Search as RunningSearch
 from autotune.service.server import Server
-from autotune.service.station import Assignment, Station
+from autotune.service.station import Assignment
 from autotune.store import Holder, Store
 from autotune.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store.models import ProblemRow
@@ -67,48 +65,6 @@ def losing_an_answer(of: Callable[..., Any]) -> Callable[..., Any]:
     return done
 
 
-def a_station() -> tuple[Fleet, Station]:
-    """In a fleet that asks nobody."""
-
-    async def late(*_: object) -> str:
-        return ""
-
-    async def ready(*_: object) -> None: ...
-
-    fleet = Fleet(lambda: None, late, ready)
-    return fleet, asyncio.run(fleet.greet("one", "0" * 32, DEVICE, ""))
-
-
-def test_a_worker_that_leaves_while_its_turn_begins_is_answered_at_once() -> None:
-    fleet, station = a_station()
-
-    async def leaving(*_: object) -> None:
-        fleet.dismiss(station)
-
-    async def turn() -> object:
-        async with asyncio.timeout(5):
-            return await fleet.take_turn(station, "", [], 25.0)
-
-    fleet._on_ready = leaving
-    assert asyncio.run(turn()) == (None, "")
-
-
-def test_a_service_that_ends_makes_no_worker_wait_for_its_result() -> None:
-    """That is delivered to the next."""
-    fleet, station = a_station()
-    job = Job(selector="0:0", problem=NEW.requests[0].problem, configuration=FAMILY.baseline)
-    station.assignment = assignment = Assignment(job)
-    result = {"id": assignment.id, "job": plain_job(job), "trial": plain_trial(FakeWorker(invented_time).run(job))}
-    fleet.stop()
-
-    async def turn() -> object:
-        async with asyncio.timeout(5):
-            return await fleet.take_turn(station, "", [Node(result, "result")], 25.0)
-
-    with pytest.raises(Stopping):
-        asyncio.run(turn())
-
-
 def a_search(store: Store, troubles: int = 0, device: Device = DEVICE) -> Search:
     """Of the next problem, in this process."""
     taken = store.jobs.take(DEVICE.slug, "one")
@@ -117,23 +73,31 @@ def a_search(store: Store, troubles: int = 0, device: Device = DEVICE) -> Search
     return Search(errand, store, lambda *_: None, lambda: False)
 
 
-def ends_well(place: Path, work: Callable[[Job], float] = invented_time) -> None:
-    with serving(place) as server, Client(server.url) as client, offering(server.url, work=work):
+def stored_once(server: Server, jobs: Sequence[Job]) -> bool:
+    """Whether each trial was launched once and is in the ledger once."""
+    stored = [its.trial.configuration for its in server.service.store.trials(DEVICE.slug, "gemm")]
+    return sorted(map(str, stored)) == sorted(str(job.configuration) for job in jobs)
+
+
+def ends_well(place: Path, processes: int = 0) -> None:
+    with (
+        serving(place, processes=processes) as server,
+        Client(server.url) as client,
+        offering(server.url) as worker,
+    ):
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
         wait_for(lambda: client.job(job["id"])["state"] == "done")
+        assert stored_once(server, worker.jobs)
 
 
-def test_what_was_taken_when_the_answer_was_lost_is_taken_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(core, "LOOK_S", 0.05)
+@pytest.mark.long
+def test_problem_taken_when_the_answer_was_lost_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobLedger, "take", losing_an_answer(JobLedger.take))
     ends_well(tmp_path / "db.sqlite")
 
 
-def test_a_search_that_gets_no_process_begins_when_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.long
+def test_search_without_a_process_begins_when_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals, start = iter([BlockingIOError("no more processes")]), subprocess.Popen
 
     def reluctant(*given: Any, **named: Any) -> Any:
@@ -141,13 +105,13 @@ def test_a_search_that_gets_no_process_begins_when_there_is_one(
             raise refusal
         return start(*given, **named)
 
-    monkeypatch.setattr(core, "LOOK_S", 0.05)
     monkeypatch.setattr(subprocess, "Popen", reluctant)
-    ends_well(tmp_path / "db.sqlite")
+    ends_well(tmp_path / "db.sqlite", processes=1)
     assert next(refusals, None) is None
 
 
-def test_a_problem_does_not_fail_because_its_processes_cannot_open_the_database(
+@pytest.mark.long
+def test_problem_does_not_fail_because_its_processes_cannot_open_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused, start = iter(range(2)), subprocess.Popen
@@ -157,27 +121,27 @@ def test_a_problem_does_not_fail_because_its_processes_cannot_open_the_database(
             return start([sys.executable, "-c", "import sys; sys.exit(1)"], **named)
         return start(command, **named)
 
-    monkeypatch.setattr(core, "LOOK_S", 0.05)
     monkeypatch.setattr(core, "MOST_DEATHS", 1)
     monkeypatch.setattr(subprocess, "Popen", useless)
-    ends_well(tmp_path / "db.sqlite")
+    ends_well(tmp_path / "db.sqlite", processes=1)
     assert next(refused, None) is None
 
 
-def test_searches_go_on_in_another_process_when_theirs_is_killed(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_searches_continue_in_another_process_when_theirs_is_killed(tmp_path: Path) -> None:
     """What its worker was measuring is stored, and is not measured again."""
     paused = Paused()
-    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
+    with serving(tmp_path / "db.sqlite", processes=1) as server, Client(server.url) as client:
         with offering(server.url, work=paused) as worker:
             job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=5, algorithms=["microtile"])
             assert paused.begun.wait(HANG_S)
-            [pid] = server.service._processes.pids
+            [pid] = server.service.search_pids
             os.kill(pid, signal.SIGKILL)
-            wait_for(lambda: not server.service.searches)
+            wait_for(lambda: pid not in server.service.search_pids)
             paused.goes_on.set()
             found = wait_for(lambda: (seen := client.job(job["id"]))["state"] == "done" and seen)
             assert found["problems"][0]["attempts"] == 2
-            assert server.service._processes.pids not in ([], [pid])
+            assert server.service.search_pids not in ([], [pid])
         store = server.service.store
         trials = store.trials(DEVICE.slug, "gemm")
         assert worker.jobs[0].configuration in [stored.trial.configuration for stored in trials]
@@ -187,17 +151,12 @@ def test_searches_go_on_in_another_process_when_theirs_is_killed(tmp_path: Path)
         assert store.in_flight() == [] == store.quarantined()
 
 
-def stored_once(server: Server, jobs: Sequence[Job]) -> bool:
-    """Whether each trial was launched once and is in the ledger once."""
-    stored = [its.trial.configuration for its in server.service.store.trials(DEVICE.slug, "gemm")]
-    return sorted(map(str, stored)) == sorted(str(job.configuration) for job in jobs)
-
-
-def test_a_result_is_stored_though_its_search_is_killed_as_it_gets_it(
+@pytest.mark.long
+def test_result_is_stored_though_its_search_is_killed_as_it_gets_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish, killed = Assignment.finish, list[int]()
-    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
+    with serving(tmp_path / "db.sqlite", processes=1) as server, Client(server.url) as client:
 
         def finished(assignment: Assignment, trial: Trial) -> None:
             if killed:
@@ -217,7 +176,7 @@ def test_a_result_is_stored_though_its_search_is_killed_as_it_gets_it(
 
 
 @pytest.mark.parametrize("is_cpu", [True, False])
-def test_a_search_stores_each_trial_before_it_wants_the_next(store: Store, is_cpu: bool) -> None:
+def test_search_stores_each_trial_before_it_wants_the_next(store: Store, is_cpu: bool) -> None:
     """Which is how the service knows that a result is stored."""
     device = dataclasses.replace(DEVICE, limits=dataclasses.replace(DEVICE.limits, is_cpu=is_cpu))
     stored: list[int] = []
@@ -232,51 +191,32 @@ def test_a_search_stores_each_trial_before_it_wants_the_next(store: Store, is_cp
     assert stored == list(range(len(stored))) and len(stored) > 3
 
 
-def test_a_result_is_delivered_again_until_its_search_has_stored_it(
+@pytest.mark.long
+def test_result_is_delivered_again_until_its_search_has_stored_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet, "STORED_S", 0.2)
-    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
+    with serving(tmp_path / "db.sqlite", processes=1) as server, Client(server.url) as client:
         job = submitted(server, client)
         worker = HandMade(server.url)
         given = worker.turn()
         [pid] = server.service.search_pids
         os.kill(pid, signal.SIGSTOP)
-        for _ in range(2):
-            answer = worker.answer(results=(worker.result(given),))
-            assert (answer["trial"], answer["is_stored"]) == (None, False)
+        with monkeypatch.context() as hasty:
+            hasty.setattr(fleet, "STORED_S", 0.05)
+            for _ in range(2):
+                answer = worker.answer(results=(worker.result(given),))
+                assert (answer["trial"], answer["is_stored"]) == (None, False)
         assert server.service.store.trials(DEVICE.slug, "gemm") == []
-        monkeypatch.setattr(fleet, "STORED_S", 20.0)
         os.kill(pid, signal.SIGCONT)
         answer = worker.answer(results=(worker.result(given),))
         assert answer["is_stored"] and answer["trial"]["id"] != given["id"]
         assert len(server.service.store.trials(DEVICE.slug, "gemm")) == 1
         client.cancel(job["id"])
-        worker.turn(results=(worker.result(answer["trial"]),), wait_s=0)
-
-
-def test_a_result_is_stored_though_its_worker_leaves_before_its_search_could(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The station is gone meanwhile, and with it the search that had it."""
-    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
-        submitted(server, client)
-        worker = HandMade(server.url)
-        given = worker.turn()
-        [pid] = server.service.search_pids
-        os.kill(pid, signal.SIGSTOP)
-        delivering = threading.Thread(target=worker.answer, kwargs={"results": (worker.result(given),)})
-        delivering.start()
-        [station] = server.service.fleet.stations()
-        wait_for(lambda: station.reported is not None)
-        server.service._call_soon(partial(server.service.fleet.dismiss, station))
-        delivering.join(20)
-        assert len(server.service.store.trials(DEVICE.slug, "gemm")) == 1
-        os.kill(pid, signal.SIGKILL)
+        worker.answer(results=(worker.result(answer["trial"]),))
 
 
 @pytest.mark.parametrize("is_cpu", [True, False])
-def test_a_trial_that_its_search_could_not_store_stays_with_its_worker(
+def test_trial_that_its_search_could_not_store_stays_with_its_worker(
     store: Store, monkeypatch: pytest.MonkeyPatch, is_cpu: bool
 ) -> None:
     """Which delivers it again, until it is stored as late."""
@@ -303,6 +243,7 @@ def test_a_trial_that_its_search_could_not_store_stays_with_its_worker(
     assert store.in_flight() == [] == store.quarantined()
 
 
+@pytest.mark.long
 def test_nothing_is_lost_when_the_database_refuses_a_trial_once(tmp_path: Path) -> None:
     database = tmp_path / "db.sqlite"
     with serving(database) as server, Client(server.url) as client:
@@ -321,13 +262,14 @@ def test_nothing_is_lost_when_the_database_refuses_a_trial_once(tmp_path: Path) 
         assert store.in_flight() == [] == store.quarantined()
 
 
-def test_a_worker_that_is_stopped_leaves_though_its_search_does_not_store_its_result(
+@pytest.mark.long
+def test_stopped_worker_leaves_though_its_search_does_not_store_its_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet, "STORED_S", 0.2)
+    monkeypatch.setattr(fleet, "STORED_S", 0.05)
     paused = Paused()
     worker = FakeWorker(paused)
-    with serving(tmp_path / "db.sqlite") as server, Client(server.url) as client:
+    with serving(tmp_path / "db.sqlite", processes=1) as server, Client(server.url) as client:
         offer = Offer(invented_worker(server.url), DEVICE, worker, lambda _: None)
         with in_thread(offer) as serves:
             submitted(server, client)
@@ -345,12 +287,13 @@ def test_a_worker_that_is_stopped_leaves_though_its_search_does_not_store_its_re
         assert store.in_flight() == [] == store.quarantined()
 
 
-def test_a_helper_that_joins_as_the_search_ends_is_free_again(store: Store) -> None:
+def test_helper_that_joins_as_the_search_ends_is_free_again(store: Store) -> None:
     store.add_device(DEVICE)
     store.jobs.add(NEW)
     taken = store.jobs.take(DEVICE.slug, "one")
     assert taken is not None
-    (_, own), (_, helper), service = a_station(), a_station(), Service(store)
+    service = Service(store)
+    own, helper = (asyncio.run(service.fleet.greet(name, "0" * 32, DEVICE, "")) for name in ("one", "two"))
     search = RunningSearch(*taken, own, service.fleet)
     own.is_taken = True
     search.join(helper)
@@ -359,7 +302,8 @@ def test_a_helper_that_joins_as_the_search_ends_is_free_again(store: Store) -> N
     assert not own.is_taken and not helper.is_taken
 
 
-def test_searches_are_spread_over_the_processes_and_end_with_the_service(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_search_processes_end_with_the_service(tmp_path: Path) -> None:
     works = [Paused() for _ in range(3)]
     with ExitStack() as stack:
         server = stack.enter_context(serving(tmp_path / "db.sqlite", processes=2))
@@ -369,14 +313,16 @@ def test_searches_are_spread_over_the_processes_and_end_with_the_service(tmp_pat
         client.submit(DEVICE.slug, shapes=["64,64,64", "96,96,96", "128,128,128"], trials=5)
         for work in works:
             assert work.begun.wait(HANG_S)
-        running = list(server.service._processes._running)
-        assert sorted(len(process.searches) for process in running) == [1, 2]
+        pids = server.service.search_pids
+        assert len(set(pids)) == 2
         for work in works:
             work.goes_on.set()
-    assert all(process._popen.poll() is not None for process in running)
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
-def test_who_cancels_again_as_the_answer_was_lost_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelling_again_after_a_lost_answer_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobLedger, "cancel", losing_an_answer(JobLedger.cancel))
     paused = Paused()
     with (
@@ -385,7 +331,7 @@ def test_who_cancels_again_as_the_answer_was_lost_is_heard(tmp_path: Path, monke
         offering(server.url, work=paused) as worker,
     ):
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=100_000)
-        wait_for(lambda: bool(worker.jobs))
+        assert paused.begun.wait(HANG_S)
         with pytest.raises(RefusedError):
             client.cancel(job["id"])
         assert client.cancel(job["id"])["state"] == "cancelled"
@@ -394,7 +340,7 @@ def test_who_cancels_again_as_the_answer_was_lost_is_heard(tmp_path: Path, monke
         assert len(worker.jobs) == 1
 
 
-def test_what_another_has_taken_is_neither_queued_nor_ended_by_the_one_before(store: Store) -> None:
+def test_problem_taken_by_another_is_neither_queued_nor_ended_by_the_one_before(store: Store) -> None:
     """Nor once more by itself, where it was done and the answer to the commit was lost."""
     job_id = store.jobs.add(NEW)
     first = store.jobs.take(DEVICE.slug, "one")
@@ -411,7 +357,7 @@ def test_what_another_has_taken_is_neither_queued_nor_ended_by_the_one_before(st
     assert found.state is JobState.DONE
 
 
-def test_a_problem_of_an_unknown_family_has_failed_and_the_others_go_on(store: Store) -> None:
+def test_problem_of_an_unknown_family_fails_and_the_others_continue(store: Store) -> None:
     requests = tuple(Request(problem=GemmProblem(m=size, n=96, k=96)) for size in (32, 64))
     mixed, good = store.jobs.add(dataclasses.replace(NEW, requests=requests)), store.jobs.add(NEW)
     store.write(lambda session: session.execute(update(ProblemRow).where(ProblemRow.m == 32).values(family="fft")))
@@ -424,7 +370,7 @@ def test_a_problem_of_an_unknown_family_has_failed_and_the_others_go_on(store: S
     assert "fft" in job.message
 
 
-def test_what_was_in_flight_as_the_database_was_away_is_not_to_blame(
+def test_trial_in_flight_while_the_database_was_away_is_not_to_blame(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away, losses = threading.Event(), iter([True])
@@ -457,23 +403,7 @@ def test_what_was_in_flight_as_the_database_was_away_is_not_to_blame(
     assert store.in_flight() == [] == store.quarantined()
 
 
-def test_a_trial_that_waits_for_its_device_is_not_late(store: Store) -> None:
-    """As while a local run measures there; but a worker that says so is believed no further than its own clock."""
-    fleet, station = a_station()
-    job = Job(selector="0:0", problem=NEW.requests[0].problem, configuration=FAMILY.baseline)
-    station.assignment = assignment = Assignment(job)
-    assignment.set_deadline()
-    deadline = assignment.deadline
-    assignment.given -= 100.0
-    fleet.note_waiting(station, 40.0)
-    fleet.note_waiting(station, 90.0)
-    assert assignment.deadline == deadline + 90.0
-    assert station.waited_s == 90.0
-    fleet.note_waiting(station, 1e9)
-    assert station.waited_s == pytest.approx(100.0, abs=5.0)
-
-
-def test_what_is_searched_is_not_queued_with_what_nobody_searches(store: Store) -> None:
+def test_only_problems_without_a_search_are_queued_again(store: Store) -> None:
     jobs = [store.jobs.add(NEW) for _ in range(3)]
     taken = [store.jobs.take(DEVICE.slug, "one") for _ in jobs]
     searched = [found[1].id for found in taken[:2] if found]
@@ -483,7 +413,7 @@ def test_what_is_searched_is_not_queued_with_what_nobody_searches(store: Store) 
     assert states == [JobState.RUNNING, JobState.RUNNING, JobState.QUEUED]
 
 
-def test_a_search_that_the_service_stops_leaves_its_problem_to_the_next(store: Store) -> None:
+def test_stopped_search_leaves_its_problem_to_the_next_service(store: Store) -> None:
     def stopping(job: Job) -> float:
         raise Stopping
 
@@ -513,7 +443,7 @@ def test_only_devices_that_cannot_be_used_count_against_a_problem(store: Store) 
     assert states == [JobState.QUEUED, JobState.QUEUED, JobState.QUEUED, JobState.FAILED]
 
 
-def test_a_database_server_may_start_after_the_service(
+def test_database_server_may_start_after_the_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = iter([DatabaseAwayError("cannot reach it"), DatabaseAwayError("cannot reach it"), None])
@@ -537,7 +467,7 @@ def test_a_database_server_may_start_after_the_service(
 
 
 @pytest.mark.parametrize("submit", [lambda client: client.upload(b"{}"), lambda client: client.submit(DEVICE.slug)])
-def test_what_counts_once_is_sent_once_where_the_connection_breaks(submit: Callable[[Client], object]) -> None:
+def test_submission_is_sent_once_where_the_connection_breaks(submit: Callable[[Client], object]) -> None:
     """A call over a connection that was kept open is repeated else."""
     asked: list[bytes] = []
 
@@ -565,25 +495,26 @@ def test_what_counts_once_is_sent_once_where_the_connection_breaks(submit: Calla
     assert len(asked) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", ["502 Bad Gateway", "503 Service Unavailable"])
-def test_who_follows_a_job_goes_on_when_the_service_is_back(
+def test_follower_continues_when_the_service_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
-    """Meanwhile a proxy says that nobody is there, or the service that its database is away."""
+    """Meanwhile a proxy says that nothing is there, or the service that its database is away."""
     monkeypatch.setattr("autotune.remote.client.RETRY_S", 0.02)
     port = free_port()
     names: list[str] = []
 
     def follow(client: Client, job_id: int) -> None:
-        names.extend(event.name for event in client.follow(job_id))
+        for event in client.follow(job_id):
+            names.append(event.name)
 
     with ThreadPoolExecutor(1) as threads:
         with serving(tmp_path / "db.sqlite", port=port) as server, Client(server.url) as client:
             job = submitted(server, client)
             following = threads.submit(follow, Client(server.url), job["id"])
-            wait_for(lambda: server.service.feed._channels)
+            wait_for(lambda: names)
         with closing(socket.create_server(("127.0.0.1", port))) as proxy:
-            proxy.settimeout(20)
             connection, _ = proxy.accept()
             with connection:
                 connection.recv(65536)

@@ -52,6 +52,9 @@ TOKEN = "token-of-the-processes"
 SHAPES = ["8,512,sum", "16,256,max"]
 
 
+pytestmark = pytest.mark.long
+
+
 class Processes:
     """Started, killed and started again."""
 

@@ -49,10 +49,9 @@ from invented_service import (
     offering,
     secret_of,
     serving,
-    slow,
 )
 from ports import free_port
-from waiting import HANG_S, wait_for
+from waiting import HANG_S, join, wait_for
 
 DEVICE = INVENTED_PROCESSOR
 REQUESTS = tuple(Request(problem=GemmProblem(m=size, n=96, k=96)) for size in (96, 112, 128))
@@ -97,6 +96,7 @@ def entries(place: str) -> list[Any]:
     return rows(place, "SELECT queue_name, status FROM procrastinate_jobs ORDER BY id")
 
 
+@pytest.mark.long
 def test_each_problem_is_taken_by_one_service_in_order(stores: tuple[Store, Store]) -> None:
     one, two = stores
     job_id = one.jobs.add(NEW)
@@ -107,6 +107,7 @@ def test_each_problem_is_taken_by_one_service_in_order(stores: tuple[Store, Stor
     assert states(one, job_id) == ["queued", "running", "queued"]
 
 
+@pytest.mark.long
 def test_the_queue_forgets_what_has_ended(stores: tuple[Store, Store], postgresql: str) -> None:
     one, two = stores
     job_id = one.jobs.add(NEW)
@@ -119,7 +120,8 @@ def test_the_queue_forgets_what_has_ended(stores: tuple[Store, Store], postgresq
     assert states(one, job_id) == ["done", "cancelled", "cancelled"]
 
 
-def test_what_is_put_back_is_taken_at_once_though_the_clock_of_a_service_is_fast(
+@pytest.mark.long
+def test_requeued_problem_is_taken_at_once_though_the_clock_of_a_service_is_fast(
     stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = datetime.now(UTC) + timedelta(hours=1)
@@ -130,7 +132,8 @@ def test_what_is_put_back_is_taken_at_once_though_the_clock_of_a_service_is_fast
     assert taken(two).number == 0
 
 
-def test_a_stalled_search_is_taken_up_and_its_first_service_can_do_nothing_more(
+@pytest.mark.long
+def test_stalled_search_is_taken_over_and_its_first_service_can_do_nothing_more(
     stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = stores
@@ -155,7 +158,8 @@ def test_a_stalled_search_is_taken_up_and_its_first_service_can_do_nothing_more(
     assert states(two, job_id)[0] == "done"
 
 
-def test_a_trial_begins_before_its_search_is_taken_away_or_not_at_all(
+@pytest.mark.long
+def test_trial_begins_before_its_search_is_taken_away_or_not_at_all(
     stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = stores
@@ -175,8 +179,9 @@ def test_a_trial_begins_before_its_search_is_taken_away_or_not_at_all(
         begin(one, problem)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("locked", ["jobs", "job_problems", "advisory"])
-def test_what_a_stopped_service_has_locked_keeps_no_other_from_its_heartbeat(
+def test_locks_of_a_stopped_service_keep_no_other_from_its_heartbeat(
     stores: tuple[Store, Store], postgresql: str, monkeypatch: pytest.MonkeyPatch, locked: str
 ) -> None:
     one, two = stores
@@ -193,7 +198,8 @@ def test_what_a_stopped_service_has_locked_keeps_no_other_from_its_heartbeat(
     assert taken(two).id == problem.id
 
 
-def test_what_a_service_left_in_order_is_taken_at_once(stores: tuple[Store, Store]) -> None:
+@pytest.mark.long
+def test_problem_that_a_service_left_in_order_is_taken_at_once(stores: tuple[Store, Store]) -> None:
     one, two = stores
     one.jobs.add(NEW)
     problem = taken(one)
@@ -203,6 +209,7 @@ def test_what_a_service_left_in_order_is_taken_at_once(stores: tuple[Store, Stor
     assert taken(one).number == 1  # and it may come back
 
 
+@pytest.mark.long
 def test_jobs_begun_on_one_driver_wait_for_it(stores: tuple[Store, Store], postgresql: str) -> None:
     one, two = stores
     one.jobs.add(NEW)
@@ -212,6 +219,7 @@ def test_jobs_begun_on_one_driver_wait_for_it(stores: tuple[Store, Store], postg
     assert taken(two, "driver-a").number == 1
 
 
+@pytest.mark.long
 def test_jobs_go_on_with_the_new_driver_of_their_worker(stores: tuple[Store, Store], postgresql: str) -> None:
     one, two = stores
     models = [model_of(device) for device in (DEVICE, replace(DEVICE, driver="next"))]
@@ -228,7 +236,8 @@ def test_jobs_go_on_with_the_new_driver_of_their_worker(stores: tuple[Store, Sto
     assert [taken(two, models[1]).number for _ in REQUESTS] == [0, 1, 2]
 
 
-def test_a_job_is_cancelled_in_the_queue_of_the_former_driver_too(stores: tuple[Store, Store], postgresql: str) -> None:
+@pytest.mark.long
+def test_job_is_cancelled_in_the_queue_of_the_former_driver_too(stores: tuple[Store, Store], postgresql: str) -> None:
     one, two = stores
     models = [model_of(device) for device in (DEVICE, replace(DEVICE, driver="next"))]
     one.workers.enrol("w1", "its secret", DEVICE)
@@ -243,6 +252,7 @@ def test_a_job_is_cancelled_in_the_queue_of_the_former_driver_too(stores: tuple[
     assert entries(postgresql) == []
 
 
+@pytest.mark.long
 def test_jobs_of_a_service_without_a_queue_are_queued(postgresql: str) -> None:
     with Store.open(postgresql) as old:
         old.add_device(DEVICE)
@@ -253,6 +263,7 @@ def test_jobs_of_a_service_without_a_queue_are_queued(postgresql: str) -> None:
         assert [taken(new).number for _ in REQUESTS] == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_the_extra_is_named_where_procrastinate_is_missing(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "procrastinate.jobs", None)
     with Store.open(postgresql) as store, pytest.raises(StoreError, match="postgres"):
@@ -266,26 +277,35 @@ def served(place: str) -> Iterator[tuple[Server, Client]]:
         yield server, client
 
 
-def test_a_job_is_submitted_and_followed_at_one_service_and_searched_by_another(postgresql: str) -> None:
+@pytest.mark.long
+def test_job_is_submitted_and_followed_at_one_service_and_searched_by_another(postgresql: str) -> None:
+    paused, names = Paused(), Counter[str]()
     with served(postgresql) as (_, here), served(postgresql) as (there, _client), ExitStack() as stack:
-        stack.enter_context(offering(there.url, work=slow(0.05)))
+        stack.enter_context(offering(there.url, work=paused))
         wait_for(lambda: [device["slug"] for device in here.devices()] == [DEVICE.slug])
         job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=8, algorithms=["microtile"])
-        names = Counter(event.name for event in here.follow(job["id"]))
+        assert paused.begun.wait(HANG_S)
+        for event in here.follow(job["id"]):
+            names[event.name] += 1
+            if not paused.goes_on.is_set():
+                wait_for(lambda: there.service.feed.elsewhere.wants(job["id"]))  # type: ignore[union-attr]
+                paused.goes_on.set()
         assert here.job(job["id"])["state"] == "done"
     assert names["trial_finished"] >= 5
     assert rows(postgresql, "SELECT count(*) FROM procrastinate_jobs") == [(0,)]
 
 
+@pytest.mark.long
 def test_each_service_shows_the_workers_of_all(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbours, "ASK_S", 0.05)
-    monkeypatch.setattr(neighbours, "KNOWN_S", 2.0)
+    monkeypatch.setattr(neighbours, "KNOWN_S", HANG_S)
+    paused = Paused()
 
     def stations(client: Client) -> list[dict[str, Any]]:
         return [station for device in client.devices() for station in device["stations"]]
 
     with served(postgresql) as (server, here), served(postgresql) as (there, other):
-        with offering(there.url, "w1", slow(0.05)):
+        with offering(there.url, "w1", paused):
             wait_for(lambda: [device["state"] for device in here.devices()] == ["idle"])
             [told], [known] = stations(here), stations(other)
             assert (told["worker"], told["service"], known["service"]) == ("w1", there.service.address, "")
@@ -295,12 +315,15 @@ def test_each_service_shows_the_workers_of_all(postgresql: str, monkeypatch: pyt
             assert (busy["state"], busy["job"]) == ("busy", job["id"])
             assert here.job(job["id"])["model"] == busy["model"]
             here.cancel(job["id"])
+            paused.goes_on.set()
             with offering(server.url, "w1"):  # it comes over
                 wait_for(lambda: [station["service"] for station in stations(here)] == [""])
+        monkeypatch.setattr(neighbours, "KNOWN_S", 0.5)
         wait_for(lambda: not stations(here) and not stations(other))
 
 
-def test_a_worker_that_ends_while_it_is_registered_leaves_at_once(
+@pytest.mark.long
+def test_worker_that_ends_while_it_is_registered_leaves_at_once(
     postgresql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service shows a worker before the worker has its answer."""
@@ -324,7 +347,57 @@ def test_a_worker_that_ends_while_it_is_registered_leaves_at_once(
         assert [station for device in here.devices() for station in device["stations"]] == []
 
 
-def test_a_notice_of_stations_is_never_too_long() -> None:
+class Bus(Notices):
+    """What services send each other, who hear it when a test says so."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def send(self, notice: str) -> bool:
+        self.sent.append(notice)
+        return True
+
+
+def test_services_hear_of_the_stations_and_events_of_others_for_a_while() -> None:
+    now, learned, buses = 1000.0, list[int](), (Bus(), Bus())
+    feeds = Feed(), Feed()
+    fleets = [Fleet(lambda: None, lambda *_: no_answer(), lambda *_: no_answer(), clock=lambda: now) for _ in feeds]
+    here, there = (
+        Neighbours(bus, feed, fleet, {}, address, lambda: learned.append(1), lambda: now)
+        for bus, feed, fleet, address in zip(buses, feeds, fleets, ("here", "there"), strict=True)
+    )
+
+    def hear() -> None:
+        for bus in buses:
+            while bus.sent:
+                notice = bus.sent.pop(0)
+                here.hear(notice)
+                there.hear(notice)
+
+    asyncio.run(fleets[1].greet("w1", secrets.token_hex(16), DEVICE, ""))
+    there._send_stations()
+    hear()
+    now += neighbours.KNOWN_S - 1.0
+    [(slug, view)] = here.with_others([])
+    assert (slug, view.worker, view.service, view.heard_s) == (DEVICE.slug, "w1", "there", neighbours.KNOWN_S - 1.0)
+    assert there.with_others([]) == [], "its own it knows itself"
+    asyncio.run(fleets[0].greet("w1", secrets.token_hex(16), DEVICE, ""))
+    own = neighbours.station_views(fleets[0], {})
+    assert here.with_others(own) == own, "it has come over"
+    now += 1.0
+    assert here.with_others([]) == []
+
+    here.ask([7])
+    hear()
+    assert there.wants(7) and not there.wants(8) and not here.wants(7)
+    now += neighbours.WANTED_S
+    assert not there.wants(7)
+    there.tell_learned()
+    hear()
+    assert learned == [1], "the others make predictors anew"
+
+
+def test_notice_of_stations_is_never_too_long() -> None:
     device = replace(DEVICE, slug="x" * 64)
     fleet = Fleet(lambda: None, lambda *_: no_answer(), lambda *_: no_answer())
     sent: list[str] = []
@@ -343,31 +416,40 @@ async def no_answer() -> Any:
     return ""
 
 
-def test_a_job_is_cancelled_wherever_it_is_searched(postgresql: str) -> None:
+@pytest.mark.long
+def test_job_is_cancelled_wherever_it_is_searched(postgresql: str) -> None:
+    paused = Paused(at=2)
     with served(postgresql) as (_, here), served(postgresql) as (there, _client):
-        with offering(there.url, work=slow(0.05)) as worker:
+        with offering(there.url, work=paused) as worker:
             wait_for(here.devices)
             job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=1000)
-            wait_for(lambda: len(worker.jobs) >= 2)
+            assert paused.begun.wait(HANG_S)
             here.cancel(job["id"])
+            wait_for(lambda: [search.is_cancelled for search in there.service.searches.values()] == [True])
+            paused.goes_on.set()
             assert ended(here, job["id"])["counts"] == {"cancelled": 1}
         assert there.service.store.in_flight() == []
+        assert len(worker.jobs) == 2
 
 
-def test_a_service_whose_heartbeat_is_late_gives_nobody_a_trial(
-    postgresql: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.long
+def test_service_whose_heartbeat_is_late_gives_no_trial(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(postgresql) as (server, client):
         worker = HandMade(server.url)
         client.submit(DEVICE.slug, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
         with monkeypatch.context() as late:
             late.setattr(Membership, "is_fresh", False)
-            assert worker.turn(wait_s=2.0) is None
-            wait_for(server.service.store.in_flight)
-        wait_for(lambda: worker.turn(wait_s=0) is not None)
+            assert worker.answer()["trial"] is None
+            [station] = server.service.fleet.stations()
+            wait_for(lambda: station.assignment)
+            assert worker.answer()["trial"] is None
+        assert worker.turn()
 
 
-def test_what_another_service_has_taken_is_given_to_nobody(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.long
+def test_trial_of_a_search_that_another_service_has_taken_is_not_given(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with served(postgresql) as (server, client):
         worker = HandMade(server.url)
         job = client.submit(DEVICE.slug, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
@@ -375,20 +457,23 @@ def test_what_another_service_has_taken_is_given_to_nobody(postgresql: str, monk
         assert isinstance(membership, Membership)
         with monkeypatch.context() as late:
             late.setattr(Membership, "is_fresh", False)
-            assert worker.turn(wait_s=2.0) is None
-            wait_for(store.in_flight)
+            assert worker.answer()["trial"] is None
+            [station] = server.service.fleet.stations()
+            wait_for(lambda: station.assignment)
         with Store.open(postgresql) as other:
             late.setattr(shared_queue, "STALLED_S", -1.0)
             assert other.jobs.recover(None) == 1
             late.undo()
             assert taken(other, server.service.fleet.stations()[0].model_digest).attempts == 2
             membership.beat()
-            assert worker.turn(wait_s=1.0) is None
+            assert worker.answer()["trial"] is None
             wait_for(lambda: store.in_flight() == [] and not server.service.searches)
+            assert worker.answer()["trial"] is None
             assert states(other, job["id"]) == ["running"]
 
 
-def test_a_worker_that_is_forgotten_at_one_service_is_lost_at_the_others(postgresql: str) -> None:
+@pytest.mark.long
+def test_worker_forgotten_at_one_service_is_lost_at_the_others(postgresql: str) -> None:
     with served(postgresql) as (here, _), served(postgresql) as (there, client):
         worker = HandMade(there.url)
         with pytest.raises(RefusedError, match="already enrolled"):
@@ -398,10 +483,11 @@ def test_a_worker_that_is_forgotten_at_one_service_is_lost_at_the_others(postgre
         wait_for(lambda: [device["stations"] for device in client.devices()] == [[]])
         HandMade(there.url, secret=secret_of("another"))
         with pytest.raises(RefusedError):
-            worker.turn(wait_s=0)
+            worker.answer()
 
 
-def test_what_one_service_has_learned_is_read_by_the_others(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.long
+def test_predictors_of_one_service_are_read_by_the_others(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(postgresql) as (here, _), served(postgresql) as (there, client):
         wait_for(lambda: here.service.lookups._renewals)  # when it begins to listen
         before = here.service.lookups._renewals
@@ -419,15 +505,9 @@ def test_what_one_service_has_learned_is_read_by_the_others(postgresql: str, mon
         '{"from":"x","job":%s}' % ("9" * 7000), "\ud800",
     ],
 )  # fmt: skip
-def test_a_notice_of_anybody_harms_nothing(notice: str) -> None:
-    class Silent(Notices):
-        def __init__(self) -> None: ...
-
-        def send(self, notice: str) -> bool:
-            return bool(notice)
-
+def test_malformed_notices_are_harmless(notice: str) -> None:
     fleet = Fleet(lambda: None, lambda *_: no_answer(), lambda *_: no_answer())
-    Neighbours(Silent(), Feed(), fleet, {}, "here").hear(notice)
+    Neighbours(Bus(), Feed(), fleet, {}, "here").hear(notice)
 
 
 class Processes:
@@ -449,14 +529,15 @@ class Processes:
             process.wait(HANG_S)
 
 
-def test_a_service_that_was_stopped_and_goes_on_launches_nothing(postgresql: str) -> None:
+@pytest.mark.long
+def test_suspended_service_that_continues_launches_nothing(postgresql: str) -> None:
     """Its search goes on elsewhere meanwhile; what its worker had in hand is stored, and nothing runs twice."""
     processes, paused = Processes(postgresql), Paused()
     with ExitStack() as stack:
         stack.callback(processes.close)
-        first, second = processes.start(), processes.start()
-        one, two = (stack.enter_context(Client(url)) for url in (first, second))
-        wait_for(lambda: one.devices() == two.devices() == [])
+        first = processes.start()
+        one = stack.enter_context(Client(first))
+        wait_for(lambda: one.devices() == [])
         measured: list[Job] = []
 
         def pausing(job: Job) -> float:
@@ -467,6 +548,9 @@ def test_a_service_that_was_stopped_and_goes_on_launches_nothing(postgresql: str
         job = one.submit(DEVICE.slug, shapes=["96,96,96"], trials=12, algorithms=["microtile"])
         assert paused.begun.wait(HANG_S)
         processes.running[0].send_signal(signal.SIGSTOP)
+        second = processes.start()
+        two = stack.enter_context(Client(second))
+        wait_for(two.devices)
         stack.enter_context(offering(second, "w2"))
         found = wait_for(lambda: (seen := two.job(job["id"]))["state"] == "done" and seen)
         assert (found["problems"][0]["attempts"], found["problems"][0]["worker"]) == (2, "w2")
@@ -483,20 +567,24 @@ def test_a_service_that_was_stopped_and_goes_on_launches_nothing(postgresql: str
         assert store.in_flight() == [] == store.quarantined()
 
 
-def test_a_database_that_restarts_is_waited_for_by_all(postgresql_server: Database, postgresql: str) -> None:
+@pytest.mark.long
+def test_all_services_wait_for_a_database_that_restarts(postgresql_server: Database, postgresql: str) -> None:
     with served(postgresql) as (_, here), served(postgresql) as (there, _client):
-        with offering(there.url, work=slow(0.05)) as worker:
+        paused = Paused(at=3)
+        with offering(there.url, work=paused):
             wait_for(here.devices)
             job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=20, algorithms=["microtile"])
-            wait_for(lambda: len(worker.jobs) >= 2)
+            assert paused.begun.wait(HANG_S)
             postgresql_server.stop(signal.SIGQUIT)
             postgresql_server.start()
+            paused.goes_on.set()
             found = wait_for(lambda: (seen := here.job(job["id"]))["state"] == "done" and seen)
         assert found["problems"][0]["attempts"] == 1
         assert there.service.store.quarantined() == []
 
 
-def test_a_device_may_have_a_long_name(stores: tuple[Store, Store]) -> None:
+@pytest.mark.long
+def test_device_may_have_a_long_name(stores: tuple[Store, Store]) -> None:
     slug, model = "long-" * 12 + "name", "0123456789abcdef"
     one = stores[0]
     job_id = one.jobs.add(dataclasses.replace(NEW, device=slug))
@@ -508,6 +596,7 @@ def test_a_device_may_have_a_long_name(stores: tuple[Store, Store]) -> None:
     assert one.jobs.cancel(job_id)
 
 
+@pytest.mark.long
 def test_the_queue_is_made_once(stores: tuple[Store, Store]) -> None:
     assert stores[0].jobs.take(DEVICE.slug, "w1") is None
     assert not stores[1].write(SharedQueue().prepare)

@@ -31,7 +31,7 @@ from autotune.model.trial import Measurement, Timer, Trial, TrialState, Winner
 from autotune.store import Store, StoredTrial, database, failures, snapshot
 from autotune.store.models import Base
 from autotune.store.trials import TrialRow
-from databases import change, connect, rows
+from databases import at_first_pause, change, connect, rows
 from factories import provenance
 from waiting import HANG_S, in_threads
 
@@ -131,7 +131,7 @@ with Store.open(path) as store:
     ],
     ids=lambda trial: f"{trial.state.value} {len(trial.message)}",
 )
-def test_a_trial_comes_back_as_it_was(store: Store, trial: Trial) -> None:
+def test_trial_comes_back_as_it_was(store: Store, trial: Trial) -> None:
     store.add_trial(DEVICE, PROBLEM, trial, PROVENANCE, "final")
     [stored] = store.trials(DEVICE.slug, "gemm", PROBLEM)
     assert stored == StoredTrial(trial=trial, problem=PROBLEM, provenance=PROVENANCE, purpose="final")
@@ -139,7 +139,7 @@ def test_a_trial_comes_back_as_it_was(store: Store, trial: Trial) -> None:
     assert (stored.trial.time_ns == math.inf) == (trial.measurement is None)
 
 
-def test_numbers_that_are_none_survive(store: Store) -> None:
+def test_infinite_and_missing_numbers_survive(store: Store) -> None:
     measurement = dataclasses.replace(MEASUREMENT, error_ratio=math.nan, prepare_ns=math.inf)
     store.add_trial(DEVICE, PROBLEM, dataclasses.replace(TRIAL, measurement=measurement), PROVENANCE)
     [stored] = store.trials(DEVICE.slug, "gemm")
@@ -159,7 +159,7 @@ def test_text_that_databases_refuse_is_kept_as_escapes(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("seed", "purpose"), [(2**64, "search"), (0, "leisure")])
-def test_what_the_database_cannot_hold_is_an_error_and_adds_nothing(store: Store, seed: int, purpose: str) -> None:
+def test_values_that_the_database_cannot_hold_are_an_error(store: Store, seed: int, purpose: str) -> None:
     with pytest.raises(StoreError):
         store.add_trial(DEVICE, PROBLEM, dataclasses.replace(TRIAL, seed=seed), PROVENANCE, purpose)
     assert store.trials(DEVICE.slug, "gemm") == []
@@ -411,7 +411,7 @@ def test_kills_lose_no_stored_trial(place: str) -> None:
             assert told <= len(store.trials("shared", "gemm")) <= told + round_number + 1
 
 
-def test_a_kill_while_the_database_is_made_leaves_nothing_in_the_way(place: str) -> None:
+def test_kill_while_the_database_is_made_leaves_nothing_in_the_way(place: str) -> None:
     # The programs end in the middle of the migration, with the transaction open.
     program = "import os, sys; from autotune.store import Store\n"
     program += f"from autotune import paths as r; r.schema_revisions = lambda: {paths.schema_revisions()}\n"
@@ -426,23 +426,21 @@ def test_a_kill_while_the_database_is_made_leaves_nothing_in_the_way(place: str)
         assert len(store.trials(DEVICE.slug, "gemm")) == 1
 
 
-def test_a_short_lock_by_another_program_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_lock_by_another_program_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)  # so that trying again is what helps
     with (
         Store.open(path) as store,
-        closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other,
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
     ):
         other.execute("BEGIN EXCLUSIVE")
-        timer = threading.Timer(0.5, lambda: other.execute("COMMIT"))
-        timer.start()
+        at_first_pause(monkeypatch, lambda: other.execute("COMMIT"))
         store.add_trial(DEVICE, PROBLEM, TRIAL, PROVENANCE)
-        timer.join()
         assert len(store.trials(DEVICE.slug, "gemm")) == 1
 
 
-def test_a_lock_that_stays_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lasting_lock_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(failures, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(failures, "PATIENCE_S", 0.0)
     with Store.open(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="locked by another program"):
@@ -451,7 +449,7 @@ def test_a_lock_that_stays_is_an_error(path: Path, monkeypatch: pytest.MonkeyPat
         store.add_trial(DEVICE, PROBLEM, TRIAL, PROVENANCE)
 
 
-def test_reading_goes_on_while_another_program_writes(path: Path) -> None:
+def test_reading_continues_while_another_program_writes(path: Path) -> None:
     with Store.open(path) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         assert store.best() == []
@@ -708,7 +706,7 @@ def test_paths_that_cannot_be(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_full_disk_is_told_and_loses_nothing(
+def test_full_disk_is_an_error_and_loses_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(failures, "PATIENCE_S", 0.1)
@@ -969,7 +967,7 @@ def test_snapshots_and_new_databases_are_made_in_several_threads(path: Path) -> 
     assert all(is_whole(copy) for copy in path.parent.glob("*.sqlite"))
 
 
-def test_a_snapshot_that_fails_leaves_the_older_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_snapshot_leaves_the_older_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = path.with_name("copy.sqlite")
     with filled(path) as store:
         store.snapshot(copy)

@@ -42,6 +42,8 @@ HEARTBEAT_S = 10.0
 """How often a device that is measuring reports to the service."""
 WAIT_S = 20.0
 """How long an idle device lets the service delay its answer."""
+ANSWER_S = 15.0
+"""How long the answer to a turn may take beyond the delay that was asked for."""
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 15.0
 READINGS = 5
@@ -187,9 +189,7 @@ class Offer:
             "results": results,
             "wait_s": wait_s,
         }
-        answer = self._connection.call(
-            "POST", f"/api/workers/{self._id}/turn", turn, timeout_s=wait_s + HEARTBEAT_S + 5
-        )
+        answer = self._connection.call("POST", f"/api/workers/{self._id}/turn", turn, timeout_s=wait_s + ANSWER_S)
         if not isinstance(answer, dict):
             raise self._connection.not_a_service()
         if results and (answer.get("is_stored", True) or self.is_stopping):  # when this one leaves, it is stored

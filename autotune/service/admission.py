@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import SplitResult, urlsplit
@@ -160,17 +161,23 @@ class _Guesser:
 class Guesses:
     """Wrong tokens by address. A right token is never delayed, so a client cannot lock out others at its address."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._guessers: OrderedDict[str, _Guesser] = OrderedDict()
+        self._clock = clock
+        self._sleep = sleep
 
     async def hold_up(self, address: str) -> None:
         """Wait until the refusal may be sent: not at all for the first few, then one after the other."""
-        now = time.monotonic()
+        now = self._clock()
         guesser = self._note(address, now)
         if guesser.count <= FREE_GUESSES:
             return
         guesser.free_at = min(max(guesser.free_at, now) + GUESS_PAUSE_S, now + LONGEST_PAUSE_S)
-        await asyncio.sleep(guesser.free_at - now)
+        await self._sleep(guesser.free_at - now)
 
     def _note(self, address: str, now: float) -> _Guesser:
         guesser = self._guessers.get(address)

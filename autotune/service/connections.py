@@ -128,6 +128,22 @@ def _drop_oldest(awaited: "dict[LimitedProtocol, None] | None") -> None:
         next(iter(awaited)).drop()
 
 
+class Progress:
+    """How a client takes its answers."""
+
+    def __init__(self) -> None:
+        self._unsent_bytes = 0
+        self._read_at = 0.0
+        """When it had last taken all of its answer or some of it, as far as has been seen."""
+
+    def is_stuck(self, unsent_bytes: int, now: float) -> bool:
+        """Return whether it has taken nothing for READ_LIMIT_S, given what waits to be sent now."""
+        if unsent_bytes < self._unsent_bytes or not self._unsent_bytes:
+            self._read_at = now
+        self._unsent_bytes = unsent_bytes
+        return now - self._read_at > READ_LIMIT_S
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """One connection under these limits."""
 
@@ -139,9 +155,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.address = ""
         self._connections = connections
         self._head_bytes = 0
-        self._unsent_bytes = 0
-        self._read_at = 0.0
-        """When the client had last taken all of its answer or some of it, as far as `is_unread` has seen."""
+        self._progress = Progress()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -179,11 +193,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def is_unread(self, now: float) -> bool:
         """Return whether the client has long taken nothing of what waits to be sent. Called again and again."""
-        unsent, before = self.transport.get_write_buffer_size(), self._unsent_bytes
-        self._unsent_bytes = unsent
-        if unsent < before or not before:
-            self._read_at = now
-        return now - self._read_at > READ_LIMIT_S
+        return self._progress.is_stuck(self.transport.get_write_buffer_size(), now)
 
     def _phase_of_request(self) -> Phase:
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request

@@ -62,8 +62,9 @@ class Fleet:
         on_late: Callable[[str, Device, Node], Awaitable[str]],
         on_ready: Callable[[str, Holder], Awaitable[None]],
         may_launch: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The arguments are callbacks into the rest of the service.
+        """The arguments are callbacks into the rest of the service, and a clock in seconds.
 
         `on_change` is called when a station has come, gone or become free; `on_late` with the name of a worker, its
         device and a result that no search waits for, and returns why it does not count; `on_ready` with the slug and
@@ -75,6 +76,7 @@ class Fleet:
         self._on_late = on_late
         self._on_ready = on_ready
         self._may_launch = may_launch
+        self._clock = clock
         self._is_stopped = False
 
     def stations(self) -> list[Station]:
@@ -99,7 +101,7 @@ class Fleet:
         """
         while (known := self._same_offer(name, device)) is not None:
             if known.session == session:
-                known.heard = time.monotonic()
+                known.heard = self._clock()
                 return known
             if await self._lives(known):
                 raise NameTakenError(f"another worker named {name} already offers {device.slug}")
@@ -116,8 +118,9 @@ class Fleet:
             model_digest=model_of(device),
             address=address,
             since=now_utc(),
-            heard=time.monotonic(),
+            heard=self._clock(),
             rank=rank,
+            clock=self._clock,
         )
         self._stations[station.id] = station
         self._on_change()
@@ -130,8 +133,8 @@ class Fleet:
 
     async def _lives(self, station: Station) -> bool:
         """Return whether the process of a station polls once more. A turn in which it waits is ended at once."""
-        turns, end = station.turns, time.monotonic() + DOUBT_S
-        while not station.is_lost and station.turns == turns and time.monotonic() < end:
+        turns, end = station.turns, self._clock() + DOUBT_S
+        while not station.is_lost and station.turns == turns and self._clock() < end:
             if self._is_stopped:
                 raise Stopping
             station.turn.set()
@@ -146,7 +149,7 @@ class Fleet:
         Raises TableError for a result that cannot be read, NotStoredError when the results are to be delivered again,
         Stopping when the service ends.
         """
-        station.heard = time.monotonic()
+        station.heard = self._clock()
         station.turns += 1
         refusals = [refused for result in results if (refused := await self._take_result(station, result))]
         if not running and not station.is_ready:
@@ -163,13 +166,13 @@ class Fleet:
             except TimeoutError:
                 pass
             finally:
-                station.heard = time.monotonic()
+                station.heard = self._clock()
         given = station.assignment
         if given is not None and given.id != running and given.is_off():
             given.fail(Stopping())
             station.assignment = given = None
         if given is not None and given.id != running and not self._may_launch():
-            given.set_deadline()  # the worker does not have it yet
+            given.set_deadline(self._clock())  # the worker does not have it yet
             await asyncio.sleep(min(wait_s, HOLD_S))
             given = None
         return given if given is not None and given.id != running else None, "; ".join(refusals)
@@ -181,7 +184,7 @@ class Fleet:
         """
         assignment = station.assignment
         if assignment is not None:
-            longest_s = min(MOST_WAITING_S, time.monotonic() - assignment.given)
+            longest_s = min(MOST_WAITING_S, self._clock() - assignment.given)
             more_s = max(0.0, min(waited_s, longest_s) - assignment.waited_s)
             assignment.waited_s += more_s
             assignment.deadline += more_s
@@ -223,7 +226,7 @@ class Fleet:
 
     def _note_trouble(self, station: Station, assignment: Assignment, trouble: str) -> None:
         station.trouble, station.assignment = trouble, None
-        station.troubled_until = time.monotonic() + TROUBLED_S
+        station.troubled_until = self._clock() + TROUBLED_S
         assignment.fail(WorkerError(f"{station.name}: {trouble}"))
 
     def assign(self, station: Station, assignment: Assignment) -> None:
@@ -235,14 +238,15 @@ class Fleet:
         if station.is_lost:
             assignment.fail(WorkerError(f"worker {station.name} is no longer connected"))  # the trial was never given
             return
-        assignment.set_deadline()
+        assignment.given = self._clock()
+        assignment.set_deadline(assignment.given)
         station.assignment = assignment
         station.turn.set()
 
     def hurry(self, station: Station) -> None:
         """Wait at most CANCEL_PATIENCE_S longer for the trial of a station, which is hardly of use any more."""
         if station.assignment is not None:
-            soon = time.monotonic() + CANCEL_PATIENCE_S
+            soon = self._clock() + CANCEL_PATIENCE_S
             station.assignment.deadline = min(station.assignment.deadline, soon)
 
     def release(self, station: Station) -> None:
@@ -293,7 +297,7 @@ class Fleet:
 
     def sweep(self) -> None:
         """Lose stations that are silent, and those that do not deliver their trial in time."""
-        now = time.monotonic()
+        now = self._clock()
         for station in self.stations():
             if station.heard < now - SILENT_S:
                 self.lose(station, f"it sent nothing for {SILENT_S:g} s")

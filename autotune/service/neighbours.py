@@ -55,7 +55,7 @@ def _view(station: Station, search: Search | None) -> StationView:
         model=station.model_digest,
         state=station.state,
         since=station.since,
-        heard_s=round(time.monotonic() - station.heard, 1),
+        heard_s=round(station.clock() - station.heard, 1),
         trials=station.trials,
         trouble=station.trouble,
         job=search.job.id if search else None,
@@ -75,6 +75,7 @@ class Neighbours:
         searches: Mapping[int, Search],
         address: str,
         on_learned: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """The others are told of the stations of `fleet`, which call `address`, and of what the `searches` do.
 
@@ -86,6 +87,7 @@ class Neighbours:
         self._searches = searches
         self._address = address[:MOST_TEXT]
         self._on_learned = on_learned
+        self._clock = clock
         self._stations: dict[_Key, tuple[float, StationView]] = {}
         """Those of the others: when each was last heard of, by the monotonic clock, and its state then."""
         self._me = secrets.token_hex(4)
@@ -115,7 +117,7 @@ class Neighbours:
 
     def with_others(self, own: Stations) -> Stations:
         """Return these stations and those of the other services; one that has come from there is no longer theirs."""
-        now = time.monotonic()
+        now = self._clock()
         self._stations = {key: known for key, known in self._stations.items() if now - known[0] < KNOWN_S}
         ours = {_key(slug, view) for slug, view in own}
         others = [
@@ -135,7 +137,7 @@ class Neighbours:
 
     def wants(self, job_id: int) -> bool:
         """Return whether another service wants the events of a job."""
-        return time.monotonic() - self._wanted.get(job_id, float("-inf")) < WANTED_S
+        return self._clock() - self._wanted.get(job_id, float("-inf")) < WANTED_S
 
     def tell(self, job_id: int, event: str) -> None:
         """Send an event to the services that want it; one that is too long only says that something has changed."""
@@ -164,7 +166,7 @@ class Neighbours:
                 return
             for slug, view in told.get("stations", ()):
                 known = StationView(**view)
-                self._stations[_key(slug, known)] = time.monotonic(), known
+                self._stations[_key(slug, known)] = self._clock(), known
             if told.get("learned"):
                 self._on_learned()
             if "stations" in told or "learned" in told:
@@ -174,7 +176,7 @@ class Neighbours:
                 self._feed.pass_on(job_id, str(event))
                 return
             is_new = not self.wants(job_id)
-            self._wanted[job_id] = time.monotonic()
+            self._wanted[job_id] = self._clock()
             for search in list(self._searches.values()) if is_new else ():
                 for latest in search.latest() if search.job.id == job_id else ():
                     self.tell(job_id, latest)

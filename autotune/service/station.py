@@ -28,8 +28,8 @@ class Assignment:
     result: "Future[Trial]" = field(default_factory=Future)
     deadline: float = float("inf")
     """By the monotonic clock; infinite until the trial is given."""
-    given: float = field(default_factory=time.monotonic)
-    """When the assignment was made, by the monotonic clock."""
+    given: float = 0.0
+    """When it was assigned to a station, by the monotonic clock."""
 
     waited_s: float = 0.0
     """How long it waited for another program that measures on the device, as reported by its worker."""
@@ -39,10 +39,10 @@ class Assignment:
     told: Node | None = None
     """The result as its worker told it."""
 
-    def set_deadline(self) -> None:
+    def set_deadline(self, now: float) -> None:
         """Start the time limit: from now on the worker has the trial."""
         limits_s = self.job.build_limit_s + self.job.run_limit_s
-        self.deadline = time.monotonic() + LIMIT_FACTOR * limits_s + EXTRA_S
+        self.deadline = now + LIMIT_FACTOR * limits_s + EXTRA_S
 
     def finish(self, trial: Trial) -> None:
         if not self.result.done():
@@ -88,6 +88,7 @@ class Station:
     reported: Assignment | None = None
     """The trial whose result its search has, and may not have stored yet."""
     turn: asyncio.Event = field(default_factory=asyncio.Event)
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
 
     @property
     def holder(self) -> Holder:
@@ -99,7 +100,7 @@ class Station:
         """The state as one word: lost, troubled, idle or busy."""
         if self.is_lost:
             return "lost"
-        if time.monotonic() < self.troubled_until:
+        if self.clock() < self.troubled_until:
             return "troubled"
         return "idle" if self.is_ready and not self.is_taken else "busy"
 

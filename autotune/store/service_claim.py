@@ -47,20 +47,21 @@ _SERVICE = "service"
 class Claim:
     """The right to be the only service on a database. Methods raise StoreError when the database fails."""
 
-    def __init__(self, transactions: Transactions) -> None:
+    def __init__(self, transactions: Transactions, clock: Callable[[], float] = time.monotonic) -> None:
         """Create a claim that is not held yet."""
         self._transactions = transactions
+        self._clock = clock
         self._me = new_owner()
         self._beaten = float("-inf")
 
     @property
     def is_fresh(self) -> bool:
         """Whether no other service can have the claim yet; if not, as after a suspension, nothing may be launched."""
-        return time.monotonic() - self._beaten < LEASE_S
+        return self._clock() - self._beaten < LEASE_S
 
     def is_held(self) -> bool:
         """Renew the heartbeat, and return whether this service has the claim, still or again."""
-        now = time.monotonic()
+        now = self._clock()
         is_held = self._transactions.write(self._beat)
         self._beaten = now if is_held else float("-inf")
         return is_held
@@ -109,18 +110,22 @@ class Claim:
         return session.scalars(select(ClaimRow.run)).first() == self._me.run
 
 
-def claimed(transactions: Transactions) -> Claim:
+def claimed(
+    transactions: Transactions,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Claim:
     """Wait until the claim is held, and return it. Raises StoreError when another running service has it."""
-    claim = Claim(transactions)
-    seen, since = transactions.read(_holder), time.monotonic()
-    while not claim.take(seen if _has_ended(seen, since) else None):
-        time.sleep(PAUSE_S)
+    claim = Claim(transactions, clock)
+    seen, since = transactions.read(_holder), clock()
+    while not claim.take(seen if _has_ended(seen, clock() - since) else None):
+        pause(PAUSE_S)
         found = transactions.read(_holder)
         if found is not None and seen is not None and found.run == seen.run and found.beats != seen.beats:
             hint = "stop that service, or name another database with --db"
             raise StoreError(f"another service is using {transactions.location}", hint=hint)
         if found is None or seen is None or found.run != seen.run:
-            seen, since = found, time.monotonic()
+            seen, since = found, clock()
     return claim
 
 
@@ -131,7 +136,7 @@ def _holder(session: Session) -> ClaimRow | None:
     return row
 
 
-def _has_ended(row: ClaimRow | None, since: float) -> bool:
+def _has_ended(row: ClaimRow | None, silent_s: float) -> bool:
     if row is None:
         return False
-    return is_gone(value_of(Owner, row)) or time.monotonic() - since > LEASE_S
+    return is_gone(value_of(Owner, row)) or silent_s > LEASE_S
