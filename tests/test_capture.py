@@ -4,9 +4,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,11 +206,11 @@ def test_programs_are_recorded_however_they_end_and_whatever_they_wait_for(
 
 
 WAITING = """\
-import runpy, signal, time
+import runpy, signal
 if {stubborn}: signal.signal(signal.SIGTERM, lambda *_: print("refused", flush=True))
 if {launches}: runpy.run_path({program!r})
 print("waits", flush=True)
-while True: time.sleep(600)
+while True: signal.pause()
 """
 
 
@@ -241,11 +242,12 @@ def test_who_ends_a_capture_ends_the_program_and_keeps_what_it_launched(
 
 def test_a_program_that_ends_in_order_when_it_is_asked_to_is_not_run_again(tmp_path: Path) -> None:
     text = (
-        "import signal, sys, time\n"
+        "import os, signal, sys\n"
+        "if os.path.exists('runs'): sys.exit('it runs again')\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
-        "open('runs', 'a').write('once ')\n"
+        "open('runs', 'w').close()\n"
         "print('waits', flush=True)\n"
-        "while open('runs').read() == 'once ': time.sleep(0.1)\n"
+        "signal.pause()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-m", "autotune", "capture", "-o", "out", "--", sys.executable, "-c", text],
@@ -255,7 +257,32 @@ def test_a_program_that_ends_in_order_when_it_is_asked_to_is_not_run_again(tmp_p
         capture.terminate()
         _, told = capture.communicate(timeout=HANG_S)
     assert "ended with status 143, and called no OpenCL function" in told
-    assert (tmp_path / "runs").read_text() == "once "
+    assert "it runs again" not in told
+
+
+class Program:
+    """What a program is sent, and what happens while it is."""
+
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.sent: list[int] = []
+        self._meanwhile = iter([meanwhile])
+
+    def send_signal(self, number: int) -> None:
+        self.sent.append(number)
+        for happens in self._meanwhile:
+            happens()
+
+
+@pytest.mark.parametrize("is_started", [True, False])
+def test_second_signal_kills_the_program_however_soon_it_comes(is_started: bool) -> None:
+    program: Any = Program(lambda: signal.raise_signal(signal.SIGHUP))
+    with recording._passing_signals() as passing:
+        if is_started:
+            passing.to(program)
+        signal.raise_signal(signal.SIGTERM)
+        if not is_started:
+            passing.to(program)
+    assert program.sent == [signal.SIGTERM, signal.SIGKILL] and passing.asked == [signal.SIGTERM, signal.SIGHUP]
 
 
 @needs_headers
