@@ -1,5 +1,6 @@
 """Values that many tests need: what a test does not care about is filled in."""
 
+import difflib
 import json
 import random
 import sys
@@ -106,8 +107,8 @@ UNOPTIMIZED = ("-cl-opt-disable",)
 
 
 def quick_job(device: Device | str, problem: Problem, configuration: Configuration, **changes: Any) -> Job:
-    """A job of one short sample on a device, or on that with a selector."""
-    known: dict[str, Any] = {"seed": 1, "samples": 1, "min_sample_ns": 1000, **changes}
+    """A job of one short sample on a device, or on that with a selector; the driver's optimizer has no part in it."""
+    known: dict[str, Any] = {"seed": 1, "samples": 1, "min_sample_ns": 1000, "build_options": UNOPTIMIZED, **changes}
     selector = device if isinstance(device, str) else device.selector
     return Job(selector=selector, problem=problem, configuration=configuration, **known)
 
@@ -164,13 +165,26 @@ def find_wrong(
 ) -> None:
     """A kernel that is right as it is must be found wrong with every input once `change` has spoilt its source."""
     job = partial(quick_job, "", problem, configuration, **changes)
+    changed: set[str] = set()
+
+    def spoilt(source: str) -> str:
+        wrong = change(source)
+        lines = difflib.unified_diff(source.splitlines(), wrong.splitlines(), n=0, lineterm="")
+        changed.update(line for line in lines if not line.startswith(("---", "+++", "@@")))
+        return wrong
+
+    def measured(seed: int) -> Trial:
+        measurer._built.clear()
+        return measurer.measure(job(seed=seed))
+
+    right = measured(1)
+    assert right.state is TrialState.COMPLETE, f"it is wrong as it is: {right}"
+    spoil_sources(monkeypatch, spoilt)
+    trials = [measured(seed) for seed in range(seeds)]
     measurer._built.clear()
-    assert measurer.measure(job(seed=1)).state is TrialState.COMPLETE
-    spoil_sources(monkeypatch, change)
-    measurer._built.clear()
-    states = [measurer.measure(job(seed=seed)).state for seed in range(seeds)]
-    measurer._built.clear()
-    assert states == [TrialState.WRONG_RESULT] * seeds
+    told = [f"{trial.state.value}: {trial.message}" for trial in trials]
+    wanted = [TrialState.WRONG_RESULT] * seeds
+    assert [trial.state for trial in trials] == wanted, "\n".join([str(configuration), *sorted(changed), *told])
 
 
 class Printed(NamedTuple):
