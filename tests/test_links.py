@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device import open_port
-from autotune.device.links import adb, every_link, find_link, split, toolchains, wait_for
+from autotune.device import links, open_port
+from autotune.device.links import adb, every_link, find_link, split, toolchains
 from autotune.device.links.adb import AdbLink
 from autotune.device.links.ssh import SshLink
 from autotune.device.links.toolchains import ANDROID, build_agent
@@ -22,6 +22,7 @@ from autotune.model.trial import BuildJob
 from factories import Run
 from fake_adb import FakeAdb, FakePhone, give_pocl, missing_for_kernels
 from ports import free_port
+from waiting import join, wait_for
 
 ECHO = "#!/bin/sh\nexec cat\n"
 
@@ -64,7 +65,7 @@ def _echoes(link: AdbLink | SshLink) -> None:
     sender = threading.Thread(target=send)
     sender.start()
     assert agent.stdout.read() == data
-    sender.join()
+    join(sender)
     assert agent.wait() == 0
 
 
@@ -179,21 +180,33 @@ def test_lost_link_ends_the_agent_and_its_pipes(server: FakeAdb, phone: FakePhon
     _echoes(AdbLink(""))
 
 
-def test_wait_returns_when_the_phone_is_back_and_ready(phone: FakePhone, echo: Path) -> None:
+def test_wait_returns_when_the_phone_is_back_and_ready(
+    server: FakeAdb, phone: FakePhone, echo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "LOOK_S", 0.01)
     link = AdbLink("")
-    phone.reboot(0.3)
+    phone.unplug()
+    phone.set_ready(False)
     with pytest.raises(DeviceAwayError):
         link.check()
-    wait_for(link.name)
-    assert (phone.root / "properties/sys.boot_completed").read_text() == "1\n"
+    waiting = threading.Thread(target=links.wait_for, args=(link.name,), daemon=True)
+    waiting.start()
+    for come_back in (lambda: None, phone.plug):
+        come_back()
+        looks = len(server.requests)
+        wait_for(lambda looks=looks: len(server.requests) > looks + 6)  # type: ignore[misc]
+        assert waiting.is_alive()
+    phone.set_ready(True)
+    join(waiting)
 
 
-def test_builders_that_wait_for_a_phone_can_be_closed(server: FakeAdb) -> None:
+def test_builders_that_wait_for_a_phone_can_be_closed(server: FakeAdb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "LOOK_S", 0.01)
     pool = BuilderPool(1, selector="adb:GONE#0:0")
     building = pool.submit(
         BuildJob(selector="adb:GONE#0:0", source_hash="1", source="", options=(), plan=Plan(buffers=(), launches=()))
     )
-    time.sleep(0.2)
+    wait_for(lambda: len(server.requests) > 6)
     assert not building.done()
     pool.close()
     assert building.done()
