@@ -4,7 +4,7 @@ import difflib
 import json
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,6 +100,12 @@ def read_shape(problem_type: type[Problem], text: str) -> Problem:
     problem = problem_type.parse(text)
     assert problem_type.parse(problem.label) == problem == problem_type.from_dict(json.loads(problem.key))
     return problem
+
+
+def one_short(cases: Iterable[Any]) -> list[Any]:
+    """Parameters of a test, of which the short run of the tests takes the first."""
+    first, *others = cases
+    return [first, *(pytest.param(case, marks=pytest.mark.long) for case in others)]
 
 
 UNOPTIMIZED = ("-cl-opt-disable",)

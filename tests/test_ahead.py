@@ -414,6 +414,7 @@ def test_builders_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert builders_for(CPU, None) is None and builders_for(GPU, None) is None
 
 
+@pytest.mark.long
 def test_on_a_device_all_is_as_without(store: Store, pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finals, "MOST_SECONDS", 1.0)
     monkeypatch.setattr(ProblemSearch, "GIVE_UP_FACTOR", math.inf)  # on a busy machine one may take long

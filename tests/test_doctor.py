@@ -49,6 +49,7 @@ from autotune.model.checkup import (
 )
 from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
 from autotune.model.problem import NUMBER_TYPES, Problem
+from autotune.model.trial import Job
 from autotune.remote.wire import plain_device
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store, checkups
@@ -105,8 +106,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("OPENING_LIMIT_S", "FIRST_LIMIT_S", "LEAST_LIMIT_S", "MOST_LIMIT_S"):
         monkeypatch.setattr(doctor, limit, HANG_S)
     make = doctor._job
-    limits = {"build_limit_s": HANG_S, "run_limit_s": HANG_S}
-    monkeypatch.setattr(doctor, "_job", lambda *of: dataclasses.replace(make(*of), **limits))
+
+    def patient_job(*of: Any) -> Job:
+        return dataclasses.replace(make(*of), build_limit_s=HANG_S, run_limit_s=HANG_S)
+
+    monkeypatch.setattr(doctor, "_job", patient_job)
 
 
 def broken(*probes: str, fault: Fault | None = None) -> Checkup:

@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import tomllib
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -284,7 +285,9 @@ def test_markdown_keeps_its_columns(store: Store) -> None:
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 C, CPP = ("cc", "-std=c99", "-x", "c"), ("g++", "-std=c++11", "-x", "c++")
 
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+
+def needs_compiler(test: Callable[..., None]) -> Callable[..., None]:
+    return pytest.mark.long(pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")(test))
 
 
 def compile_text(compiler: tuple[str, ...], text: str, folder: Path, *arguments: str) -> None:

@@ -53,7 +53,7 @@ def autotune(*arguments: str, database: Path | None = None) -> str:
     stored = ["--db", str(database)] if database else []
     done = subprocess.run(
         [sys.executable, "-m", "autotune", *arguments, *stored],
-        env={**os.environ, FILES: str(FILE)}, capture_output=True, text=True, timeout=250, check=False,
+        env={**os.environ, FILES: str(FILE)}, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -126,6 +126,7 @@ with Store.open(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("at", [1, 5])
 def test_what_was_in_flight_when_the_run_was_killed_is_quarantined_and_nothing_else(place: str, at: int) -> None:

@@ -99,6 +99,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.long
 def test_a_search_survives_every_fault_of_kernels_and_drivers(pocl: Device, store: Store) -> None:
     worker = Faulty([behaviour for behaviour, _, _ in FAULTS])
     outcome = search(store, worker, len(FAULTS), device=pocl, should_stop=lambda: worker.is_done)
@@ -115,6 +116,7 @@ def test_a_search_survives_every_fault_of_kernels_and_drivers(pocl: Device, stor
     assert store.in_flight() == []
 
 
+@pytest.mark.long
 def test_a_failure_in_a_used_context_is_judged_again_in_a_fresh_one(pocl: Device) -> None:
     job = Job(selector=pocl.selector, problem=PROBLEM, configuration=FAMILY.baseline, samples=1, min_sample_ns=1000)
     with Worker(EVIL) as worker:
@@ -124,6 +126,7 @@ def test_a_failure_in_a_used_context_is_judged_again_in_a_fresh_one(pocl: Device
         assert worker.pid != spoilt
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_a_worker_killed_from_outside_ends_its_trial_as_crashed(pocl: Device) -> None:
     job = Job(selector=pocl.selector, problem=PROBLEM, configuration=FAMILY.baseline, samples=1, min_sample_ns=1000)
@@ -144,6 +147,7 @@ def test_a_worker_killed_from_outside_ends_its_trial_as_crashed(pocl: Device) ->
         assert worker.run(job).state is TrialState.COMPLETE
 
 
+@pytest.mark.long
 def test_a_child_is_replaced_after_many_trials_and_when_it_has_grown(
     pocl: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +178,7 @@ def starting_badly(path: Path, monkeypatch: pytest.MonkeyPatch, starts: str) -> 
     return log
 
 
+@pytest.mark.long
 def test_a_worker_that_fails_to_start_is_started_again(
     pocl: Device, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -186,6 +191,7 @@ def test_a_worker_that_fails_to_start_is_started_again(
     assert all("no start today" in record.message for record in caplog.records)
 
 
+@pytest.mark.long
 def test_a_worker_that_never_starts_again_ends_the_run_with_its_trials_safe(
     pocl: Device, store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ def test_one_child_serves_many_trials_and_ends_when_closed(pocl: Device) -> None
         os.kill(first, 0)
 
 
+@pytest.mark.long
 def test_every_way_to_fail_ends_the_trial_and_not_the_search(pocl: Device) -> None:
     with Worker(EVIL) as worker:
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
@@ -68,6 +69,7 @@ def test_every_way_to_fail_ends_the_trial_and_not_the_search(pocl: Device) -> No
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("behaviours", "is_first"),
     [
@@ -90,6 +92,7 @@ def test_a_trial_tells_whether_it_is_the_first_of_its_process(
     assert measured == [True, is_first]
 
 
+@pytest.mark.long
 def test_an_exception_of_our_own_wins_over_a_driver_that_aborts_at_exit(pocl: Device) -> None:
     with Worker(EVIL) as worker:
         trial = worker.run(job(pocl, OWN_FAULT))
@@ -99,6 +102,7 @@ def test_an_exception_of_our_own_wins_over_a_driver_that_aborts_at_exit(pocl: De
     assert TrialState.TOOL_FAILED not in QUARANTINED_STATES
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's /proc")
 def test_child_that_was_stopped_between_trials_is_replaced_soon(
     pocl: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -157,6 +161,7 @@ def test_child_that_does_not_begin_its_work_is_an_error(code: str, limit: str, m
         hanging.ask("a job", {"run": HANG_S})
 
 
+@pytest.mark.long
 def test_a_child_whose_first_job_was_only_prepared_keeps_the_inputs_of_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -177,6 +182,7 @@ def test_a_child_whose_first_job_was_only_prepared_keeps_the_inputs_of_the_next(
     assert pids[5] != pids[4]
 
 
+@pytest.mark.long
 def test_what_is_prepared_is_built_and_not_launched(pocl: Device) -> None:
     with Worker(EVIL) as worker:
         worker.prepare(job(pocl, NEVER_ENDING))
@@ -193,6 +199,7 @@ def test_what_is_prepared_is_built_and_not_launched(pocl: Device) -> None:
         assert worker.pid == first
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("behaviour", "state", "message"),
     [
@@ -211,6 +218,7 @@ def test_a_child_that_is_lost_while_it_prepares_is_lost_to_that_job_only(
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
 
 
+@pytest.mark.long
 def test_what_a_broken_context_refuses_to_prepare_is_measured_in_a_fresh_child(pocl: Device) -> None:
     with Worker(EVIL) as worker:
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
@@ -220,6 +228,7 @@ def test_what_a_broken_context_refuses_to_prepare_is_measured_in_a_fresh_child(p
         assert worker.pid != first
 
 
+@pytest.mark.long
 def test_what_is_prepared_in_one_child_is_built_again_in_another(pocl: Device) -> None:
     with Worker() as worker:
         worker.prepare(job(pocl, FINE))
@@ -227,6 +236,7 @@ def test_what_is_prepared_in_one_child_is_built_again_in_another(pocl: Device) -
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
 
 
+@pytest.mark.long
 def test_a_child_that_died_between_trials_is_replaced(pocl: Device) -> None:
     with Worker() as worker:
         assert worker.run(job(pocl, FINE)).state is TrialState.COMPLETE
@@ -251,6 +261,7 @@ def test_a_child_that_cannot_start_is_an_error(pocl: Device) -> None:
         Worker((sys.executable, "-c", "raise SystemExit(3)")).run(job(pocl, FINE))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's /proc")
 def test_no_child_outlives_a_killed_parent_even_in_a_kernel_that_never_ends(pocl: Device) -> None:
     script = (
@@ -288,6 +299,7 @@ def test_a_worker_may_be_started_before_there_is_a_job(pocl: Device) -> None:
         assert worker.pid == started
 
 
+@pytest.mark.long
 def test_a_device_that_is_not_there_is_told_by_the_first_job(pocl: Device) -> None:
     with Worker(selector="99:99") as worker:
         worker.start()

@@ -15,6 +15,8 @@ from kernel_files import registered
 from test_gate import Oclgrind
 from wrong_variants import KERNELS, Change
 
+pytestmark = pytest.mark.long
+
 ROUNDS = 3
 """Jobs, of fresh inputs each, as a configuration that wins has: two of the search, and one of the finals."""
 
