@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -286,8 +286,12 @@ WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 C, CPP = ("cc", "-std=c99", "-x", "c"), ("g++", "-std=c++11", "-x", "c++")
 
 
-def needs_compiler(test: Callable[..., None]) -> Callable[..., None]:
-    return pytest.mark.long(pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")(test))
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def needs_compiler(test: Test) -> Test:
+    marked: Test = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")(pytest.mark.long(test))
+    return marked
 
 
 def compile_text(compiler: tuple[str, ...], text: str, folder: Path, *arguments: str) -> None:
