@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from autotune.testing import FakeWorker
 from databases import change
 from factories import provenance
 from searches import DEFAULT, DEVICE, PROBLEM, invented_time, search, won
-from waiting import in_threads
+from waiting import HANG_S, in_threads
 
 OTHER = FAMILY.baseline
 PROVENANCE = provenance()
@@ -199,9 +200,15 @@ def test_what_is_in_flight_on_another_machine_is_left_alone_and_quarantined_in_t
 def test_two_tuners_on_one_database_leave_each_others_trials_alone(place: str) -> None:
     Store.open(place).close()
     measured: list[Configuration] = []
+    together = threading.Barrier(2)
 
     def one() -> None:
-        worker = FakeWorker(invented_time)
+        def meet(job: Job) -> float:
+            if len(worker.jobs) == 1:
+                together.wait(HANG_S)
+            return invented_time(job)
+
+        worker = FakeWorker(meet)
         with Store.open(place) as store:
             search(store, worker, trials=12)
         measured.extend(worker.measured)

@@ -296,6 +296,7 @@ def _add_many(path: Path, name: str) -> None:
         verdicts.add(f"{name}{number}", Verdict(failure="crashed: " + 50 * name))
 
 
+@pytest.mark.long
 def test_processes_may_write_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "verdicts.jsonl"
     spawn = multiprocessing.get_context("spawn")
