@@ -49,6 +49,9 @@ START_TRIES = 3
 FIRST_PAUSE_S = 0.5
 """Pause before restarting a child that failed at its start; doubled each time, as a driver may need to recover."""
 
+EXIT_LIMIT_S = 5.0
+"""How long a child that sends nothing more is given to end."""
+
 MAX_ANSWERS = 2000
 MAX_GROWTH_BYTES = 2**29
 """A child is replaced when its memory has grown this much since its first result, because drivers leak programs, or
@@ -271,7 +274,7 @@ class Child:
         if process is None or errors is None:
             return "closed", ""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=5)
+            process.wait(timeout=EXIT_LIMIT_S)
         code = process.poll()
         if code is not None and code < 0:
             status = f"killed by {_signal_name(-code)}"

@@ -1,5 +1,6 @@
 """Values that many tests need: what a test does not care about is filled in."""
 
+import difflib
 import json
 import random
 import sys
@@ -110,6 +111,12 @@ def first_short(cases: Iterable[Any], short: int) -> list[Any]:
     return [case if number < short else long(case) for number, case in enumerate(cases)]
 
 
+def one_short(cases: Iterable[Any]) -> list[Any]:
+    """Parameters of a test, of which the short run of the tests takes the first."""
+    first, *others = cases
+    return [first, *(pytest.param(case, marks=pytest.mark.long) for case in others)]
+
+
 UNOPTIMIZED = ("-cl-opt-disable",)
 """Build options for tests of what a kernel computes: PoCL's optimizer makes a build take 5 to 15 times as long."""
 
@@ -173,13 +180,26 @@ def find_wrong(
 ) -> None:
     """A kernel that is right as it is must be found wrong with every input once `change` has spoilt its source."""
     job = partial(quick_job, "", problem, configuration, **changes)
+    changed: set[str] = set()
+
+    def spoilt(source: str) -> str:
+        wrong = change(source)
+        lines = difflib.unified_diff(source.splitlines(), wrong.splitlines(), n=0, lineterm="")
+        changed.update(line for line in lines if not line.startswith(("---", "+++", "@@")))
+        return wrong
+
+    def measured(seed: int) -> Trial:
+        measurer._built.clear()
+        return measurer.measure(job(seed=seed))
+
+    right = measured(1)
+    assert right.state is TrialState.COMPLETE, f"it is wrong as it is: {right}"
+    spoil_sources(monkeypatch, spoilt)
+    trials = [measured(seed) for seed in range(seeds)]
     measurer._built.clear()
-    assert measurer.measure(job(seed=1)).state is TrialState.COMPLETE
-    spoil_sources(monkeypatch, change)
-    measurer._built.clear()
-    states = [measurer.measure(job(seed=seed)).state for seed in range(seeds)]
-    measurer._built.clear()
-    assert states == [TrialState.WRONG_RESULT] * seeds
+    told = [f"{trial.state.value}: {trial.message}" for trial in trials]
+    wanted = [TrialState.WRONG_RESULT] * seeds
+    assert [trial.state for trial in trials] == wanted, "\n".join([str(configuration), *sorted(changed), *told])
 
 
 class Printed(NamedTuple):

@@ -3,7 +3,7 @@
 It speaks the host protocol of adb's server as far as the client needs it to list phones and to run commands in the
 shell protocol with separate streams and an exit status (``shell,v2,raw``). Paths below /data, /vendor and /system in a
 command are those of the phone's folder, and so are the programs in its ``bin``. Faults: a phone can be unplugged,
-restarted, offline or not authorised, have a full disk, an old Android or a slow cable.
+restarted, offline or not authorised, have a full disk, or an old Android.
 """
 
 import contextlib
@@ -45,8 +45,6 @@ class FakePhone:
     environment: dict[str, str] = field(default_factory=dict)
     """Of all programs on the phone."""
     is_plugged: bool = True
-    bytes_per_s: float = float("inf")
-    """Speed of the cable."""
     commands: list[str] = field(default_factory=list)
     """All that ran."""
 
@@ -95,6 +93,10 @@ class FakePhone:
     def plug(self) -> None:
         self.is_plugged = True
 
+    def set_ready(self, is_ready: bool) -> None:
+        """Whether it is done with starting."""
+        (self.root / "properties/sys.boot_completed").write_text(f"{is_ready:d}\n")
+
     def kill_all(self) -> None:
         """Kills all processes, at once."""
         with self.lock:
@@ -102,7 +104,7 @@ class FakePhone:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
 
-    def reboot(self, seconds: float = 1.0, clock_back_s: float = 0.0) -> None:
+    def reboot(self, seconds: float, clock_back_s: float) -> None:
         """Restarts the phone: it is back after some seconds, and takes as many to get ready.
 
         Its steady clock begins anew then, and the other is set back, for programs that use its own C library.
@@ -113,10 +115,10 @@ class FakePhone:
 
         def come_back() -> None:
             time.sleep(seconds)
-            (self.root / "properties/sys.boot_completed").write_text("0\n")
+            self.set_ready(False)
             self.plug()
             time.sleep(seconds)
-            (self.root / "properties/sys.boot_completed").write_text("1\n")
+            self.set_ready(True)
 
         threading.Thread(target=come_back, daemon=True).start()
 
@@ -156,7 +158,6 @@ class FakePhone:
     def _send(self, connection: socket.socket, turn: threading.Lock, kind: int, stream: IO[bytes]) -> None:
         with stream:
             while data := os.read(stream.fileno(), 1 << 16):
-                time.sleep(len(data) / self.bytes_per_s)
                 with contextlib.suppress(OSError), turn:
                     connection.sendall(struct.pack("<BI", kind, len(data)) + data)
 
@@ -166,7 +167,6 @@ class FakePhone:
             while True:
                 kind, size = struct.unpack("<BI", _exactly(connection, 5))
                 data = _exactly(connection, size)
-                time.sleep(len(data) / self.bytes_per_s)
                 if kind == CLOSE_STDIN:
                     return
                 if kind == STDIN:
@@ -180,6 +180,8 @@ class FakeAdb:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.phones: dict[str, FakePhone] = {}
+        self.requests: list[str] = []
+        """All that was asked of it."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._accepting = threading.Thread(target=self._accept, daemon=True)
@@ -219,6 +221,7 @@ class FakeAdb:
         with connection, contextlib.suppress(OSError, ConnectionError):
             while True:
                 request = _exactly(connection, int(_exactly(connection, 4), 16)).decode()
+                self.requests.append(request)
                 service = request.removeprefix("host:")
                 if phone is not None and request.startswith("shell,v2,"):
                     connection.sendall(b"OKAY")

@@ -12,6 +12,7 @@ from autotune.search.task import Task
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
 from factories import Recorder
+from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=96, n=96, k=96)
@@ -36,7 +37,9 @@ def search(
     recorder: Recorder | None = None,
     **options: Any,
 ) -> Outcome:
-    """Tune one problem; `options` are those of `tune`."""
+    """Tune one problem; `options` are those of `tune`. Where trials take invented times, so does everything else."""
+    if worker is not None:
+        options.setdefault("clock", Clock())
     recorder, budget = recorder or Recorder(), Budget(trials=trials, seconds=seconds)
     [outcome] = tune(device, [Request(problem=problem)], store, budget, recorder, worker=worker, **options)
     assert recorder.outcomes == [outcome]

@@ -1,26 +1,23 @@
 """The agent and its frames, with a driver that does nothing: how its end is told, and nonsense on both sides."""
 
 import contextlib
-import hashlib
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import agents
 from autotune.device import open_port
-from autotune.device.agent import FOLDER, frames
+from autotune.device.agent import frames
 from autotune.device.agent.connection import Connection
 from autotune.device.agent.frames import encode
-from autotune.device.agent.port import AgentPort, _value
+from autotune.device.agent.port import AgentPort
 from autotune.device.discovery import discover_behind, find_device
 from autotune.device.links import find_link
 from autotune.errors import (
@@ -40,7 +37,9 @@ from autotune.model.trial import BuildState, Job, TrialState
 from autotune.runtime import executor
 from autotune.runtime.executor import open_executor
 from autotune.search.task import Task
-from waiting import HANG_S, in_threads
+from waiting import HANG_S, in_threads, wait_for
+
+pytestmark = pytest.mark.long
 
 MUTATIONS = 300
 """Of a session that the agent reads, and as many of one that the host reads."""
@@ -142,12 +141,6 @@ def test_a_device_whose_link_was_lost_is_opened_again(agent: str, monkeypatch: p
     assert open_executor(f"exec:{agent}", None) is again
 
 
-def test_the_digest_is_that_of_the_protocol() -> None:
-    lines = (FOLDER / "protocol.h").read_text().splitlines(keepends=True)
-    others = "".join(line for line in lines if "PROTOCOL_DIGEST" not in line)
-    assert b"autotune" + hashlib.sha256(others.encode()).hexdigest()[:16].encode() == frames.GREETING
-
-
 def test_every_command_is_carried_out_and_what_the_driver_prints_does_no_harm(agent: str) -> None:
     opened = open_port(f"exec:{agent}#0:0")
     assert isinstance(opened, AgentPort)
@@ -163,12 +156,6 @@ def test_a_device_behind_a_link_is_found_by_any_of_its_names(agent: str) -> None
         find_device(f"exec:{agent}#mali")
 
 
-@pytest.mark.parametrize("place", ["0:1", "1:0", "-1:0", "x", ""])
-def test_what_is_no_device_of_the_agent_is_refused(agent: str, place: str) -> None:
-    with pytest.raises(DeviceSelectionError):
-        AgentPort(find_link(f"exec:{agent}"), place)
-
-
 def test_without_opencl_what_was_tried_is_told(agent: str) -> None:
     with pytest.raises(DeviceSelectionError, match=r"OpenCL cannot be used.*nowhere"):
         discover_behind(f"exec:{agent.replace('AUTOTUNE_OPENCL=', 'AUTOTUNE_OPENCL=/nowhere')}")
@@ -176,10 +163,10 @@ def test_without_opencl_what_was_tried_is_told(agent: str) -> None:
 
 @pytest.mark.parametrize(
     ("source", "told"),
-    [("#crash", "crashed in building: killed by SIGSEGV"), ("#exit", "exit status 7"), ("#hang", "more than 1 s")],
+    [("#crash", "crashed in building: killed by SIGSEGV"), ("#exit", "exit status 7"), ("#hang", "more than 5 s")],
 )
 def test_how_a_driver_ended_is_told(agent: str, source: str, told: str) -> None:
-    connection = Connection(find_link(f"exec:{agent}"), limit_s=1)
+    connection = Connection(find_link(f"exec:{agent}"), limit_s=5 if source == "#hang" else HANG_S)
     connection.ask(encode("PLATFORMS"), 4)
     connection.ask(encode("OPEN", "IIB", 0, 0, 1))
     with pytest.raises(DeviceLostError, match=told) as caught:
@@ -187,30 +174,6 @@ def test_how_a_driver_ended_is_told(agent: str, source: str, told: str) -> None:
     assert not isinstance(caught.value, LinkLostError)
     with pytest.raises(DeviceLostError, match=told):
         connection.ask(encode("FINISH"))
-
-
-def test_a_number_that_its_type_does_not_hold_is_not_sent() -> None:
-    assert _value(3, np.int32, 7).endswith(np.int32(7).tobytes())
-    with pytest.raises(LaunchError, match="a scalar argument would be 3700000000, which int32 does not hold"):
-        _value(3, np.int32, 3_700_000_000)
-    numbers: list[Any] = [np.float64(5e9), np.int64(5_000_000_000), float("nan")]
-    for number in numbers:
-        with pytest.raises(LaunchError, match="which int32 does not hold"):
-            _value(3, np.int32, number)
-
-
-@pytest.mark.parametrize(
-    "command", ["true", "sh -c 'exit 3'", "echo Welcome to this machine", "cat", "head -c 99 /dev/zero"]
-)
-def test_what_is_no_agent_is_a_lost_link(command: str) -> None:
-    with pytest.raises(LinkLostError):
-        Connection(find_link(f"exec:{command}"))
-
-
-def test_an_agent_of_another_version_is_refused(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune.device.agent.connection.GREETING", b"autotune0123456789abcdef")
-    with pytest.raises(LinkLostError, match="another version"):
-        Connection(find_link(f"exec:{agent}"))
 
 
 def _children(pid: int) -> list[int]:
@@ -246,10 +209,7 @@ def test_no_runner_outlives_its_link(agent: str, how: str) -> None:
     else:
         os.kill(process.pid, signal.SIGKILL)
     process.wait(HANG_S)
-    deadline = time.monotonic() + 30
-    while not _is_gone(runner) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert _is_gone(runner)
+    wait_for(lambda: _is_gone(runner))
     process.stdout.close()
 
 
@@ -266,18 +226,20 @@ def test_no_trial_is_blamed_for_a_link_that_was_lost_before_it() -> None:
 def test_no_build_is_blamed_for_a_link_that_was_lost_before_it() -> None:
     (found,) = discover_behind(agents.link_name())
     task = Task(found, GemmProblem(m=8, n=8, k=8))
+    others = {*_children(os.getpid())}
     with BuilderPool(1, selector=found.selector) as pool:
         for _ in range(2):
             assert pool.submit(task.build_job(task.default)).result().state is BuildState.BUILT
-            (builder,) = [pid for pid in _children(os.getpid()) if _children(pid)]
+            (builder,) = [pid for pid in {*_children(os.getpid())} - others if _children(pid)]
             _kill_agents(builder)
 
 
 def _kill_agents(parent: int) -> None:
+    """Kill them, and wait until their links have ended."""
     for supervisor in _children(parent):
-        for runner in _children(supervisor):
-            os.kill(runner, signal.SIGKILL)
-        os.kill(supervisor, signal.SIGKILL)
+        for process in (*_children(supervisor), supervisor):
+            os.kill(process, signal.SIGKILL)
+            wait_for(lambda process=process: _is_gone(process))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("scarce", "is_refused"), [("work-group", True), ("broken", False)])

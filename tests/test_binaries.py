@@ -1,8 +1,6 @@
 """Built programs kept on disk: what is loaded, what is not, and what many processes do to one folder."""
 
 import os
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from autotune.device import description
 from autotune.device.opencl import Session
 from autotune.device.programs import BinaryCache, digest
 from autotune.model.device import Device
+from waiting import in_threads
 
 SOURCE = "__kernel void put(__global int *x) { x[get_global_id(0)] = VALUE; }"
 
@@ -106,12 +105,15 @@ def test_the_folder_is_bounded_and_what_was_used_last_stays(
     session: Session, program: cl.Program, tmp_path: Path
 ) -> None:
     store(BinaryCache(tmp_path), session, program, "0")
-    size = sum(path.stat().st_size for path in tmp_path.iterdir())
+    (path,) = before = [*tmp_path.iterdir()]
+    size = path.stat().st_size
+    os.utime(path, (1e9, 1e9))
     cache = BinaryCache(tmp_path, max_bytes=4 * size + size // 2)
     for number in range(1, 4):
         store(cache, session, program, str(number))
-    for age, path in enumerate(sorted(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime)):
-        os.utime(path, (time.time() - 100 + age,) * 2)
+        (path,) = {*tmp_path.iterdir()} - {*before}
+        before.append(path)
+        os.utime(path, (1e9 + number,) * 2)
     assert load(cache, session, "0") is not None  # the oldest, used just now
     (tmp_path / "old.part").write_bytes(b"x")
     os.utime(tmp_path / "old.part", (1, 1))
@@ -157,11 +159,7 @@ def test_many_write_and_read_one_key_at_once(session: Session, program: cl.Progr
             if BinaryCache(tmp_path)._read(path) != content:
                 missed.append("damaged")
 
-    threads = [threading.Thread(target=work) for work in (write, read) * 3]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(write, read) * 3)
     assert missed == []
     assert [path.suffix for path in tmp_path.iterdir()] == [".bin"]
 

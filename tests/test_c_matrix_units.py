@@ -4,6 +4,8 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import pytest
+
 from autotune.export import export_package, export_table
 from autotune.kernels.qgemm import FAMILY, QGemmProblem
 from autotune.lookup import TuningTable
@@ -22,6 +24,7 @@ LARGE = Device(
 KINDS = ("q4_0", "q4_0 int8", "q4_k float16", "q8_0")
 
 
+@pytest.mark.long
 def test_c_chooses_among_matrix_units_as_python_does(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "tuned.sqlite")
     store.add_device(LARGE)

@@ -371,6 +371,7 @@ def asked(numbers: random.Random, count: int) -> Iterator[Problem]:
         )  # fmt: skip
 
 
+@pytest.mark.long
 def test_c_chooses_and_plans_as_python_does(tuned: Store, libraries: dict[str, Library], tmp_path: Path) -> None:
     for family in FAMILIES:
         (tmp_path / f"{family}.json").write_text(str(export_table(tuned, None, family, "json")))
@@ -391,6 +392,7 @@ def test_c_chooses_and_plans_as_python_does(tuned: Store, libraries: dict[str, L
     assert len(sources) > 50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_c_plans_every_value_of_every_parameter(libraries: dict[str, Library], name: str) -> None:
     """As Python does, whether or not the configuration could be used; so that no planner lacks a new parameter."""
@@ -416,6 +418,7 @@ def lacks_buffers(plan: Plan) -> bool:
     return not passed <= {buffer.name for buffer in plan.buffers}
 
 
+@pytest.mark.long
 def test_what_was_not_exported_has_a_status_of_its_own(tuned: Store, tmp_path: Path) -> None:
     export_package(tuned, "mali-g610", ("gemm",), tmp_path)
     library = Library(tmp_path, MALI, ("gemm",))
@@ -427,6 +430,7 @@ def test_what_was_not_exported_has_a_status_of_its_own(tuned: Store, tmp_path: P
     assert (other.opened, other.handle.value) == (1, None)  # AUTOTUNE_NO_DEVICE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAMILIES)
 def test_samples_meet_every_variant(name: str) -> None:
     """Of configurations drawn at random, at sizes drawn at random."""
@@ -444,6 +448,7 @@ def test_samples_meet_every_variant(name: str) -> None:
                 assert rules.plan.variant_of(problem, configuration) in met
 
 
+@pytest.mark.long
 def test_a_family_from_elsewhere_is_exported_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     family, numbers = transpose_family.FAMILY, random.Random(5)
     for module in (c_header, c_package, sys.modules[__name__]):
@@ -554,6 +559,7 @@ def on_pocl(
     return library
 
 
+@pytest.mark.long
 def test_what_was_measured_is_what_runs(on_pocl: Library, made: dict[Problem, Configuration]) -> None:
     for problem, configuration in made.items():
         check_choice(on_pocl, problem, Match.EXACT, configuration)
@@ -561,6 +567,7 @@ def test_what_was_measured_is_what_runs(on_pocl: Library, made: dict[Problem, Co
     check_choice(on_pocl, GemmProblem.parse("72,40,57"), Match.NEAREST, by_panels)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "text"), list(enumerate(PRODUCTS)))
 def test_products_are_right(on_pocl: Library, session: Session, seed: int, text: str) -> None:
     problem = GemmProblem.parse(text)
@@ -632,6 +639,7 @@ class Weights:
         self.library.c.autotune_release_packed(self.packed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "text"), list(enumerate((*WEIGHTS, "50,2,64 q4_0"))))
 def test_products_with_packed_weights_are_right(on_pocl: Library, session: Session, seed: int, text: str) -> None:
     one = Weights(on_pocl, session, text, seed)
@@ -644,6 +652,7 @@ def test_products_with_packed_weights_are_right(on_pocl: Library, session: Sessi
     one.release()
 
 
+@pytest.mark.long
 def test_weights_are_packed_once_for_each_order_that_kernels_read(
     on_pocl: Library, session: Session, made: dict[Problem, Configuration]
 ) -> None:
@@ -672,6 +681,7 @@ def test_weights_are_packed_once_for_each_order_that_kernels_read(
     column.release()
 
 
+@pytest.mark.long
 def test_two_matrices_of_one_size_keep_apart(on_pocl: Library, session: Session) -> None:
     layers = [Weights(on_pocl, session, "70,1,512 q4_k", seed) for seed in (5, 6)]
     for layer in layers:
@@ -682,6 +692,7 @@ def test_two_matrices_of_one_size_keep_apart(on_pocl: Library, session: Session)
         layer.release()
 
 
+@pytest.mark.long
 def test_an_operand_that_is_missing_is_an_error(on_pocl: Library, session: Session) -> None:
     one = Weights(on_pocl, session, "70,1,512 q4_k")
     assert one.pack() == 0
@@ -704,12 +715,14 @@ def reduce_on(library: Library, session: Session, text: str, queue: cl.CommandQu
     return status, case.error_ratio({"output": result}) <= 1.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["9,300,mean", "5,1000,sum", "700,33,sum", "2,5000,sum"])
 def test_reductions_are_right(on_pocl: Library, session: Session, text: str) -> None:
     for _ in range(2):
         assert reduce_on(on_pocl, session, text, session.queue) == (0, True), on_pocl.log()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text", [*(text for text, _ in ROW_OPERATIONS), "33,517,rms_norm", "9,300,softmax_mask float16"]
 )
@@ -732,12 +745,14 @@ def test_row_operations_are_right(on_pocl: Library, session: Session, text: str)
     assert case.error_ratio(results) <= 1.0
 
 
+@pytest.mark.long
 def test_options_that_are_too_long_leave_no_program(on_pocl: Library) -> None:
     on_pocl.c.left_of_long_options.restype, error = ctypes.c_void_p, ctypes.c_int()
     assert on_pocl.c.left_of_long_options(on_pocl.handle, ctypes.byref(error)) is None
     assert error.value == -43  # CL_INVALID_BUILD_OPTIONS
 
 
+@pytest.mark.long
 def test_counters_are_zero_again_after_a_call_that_failed(pocl: Device, on_pocl: Library, session: Session) -> None:
     if not pocl.limits.ordering:
         pytest.skip("not covered: this PoCL promises no order among work-groups")
@@ -756,6 +771,7 @@ def to_device(session: Session, values: Any) -> Any:
     return memory
 
 
+@pytest.mark.long
 def test_the_example_runs(on_pocl: Library, capfd: pytest.CaptureFixture[str]) -> None:
     """In this process, where PoCL is mended where it must be."""
     words = (ctypes.c_char_p * 4)(b"example", b"72", b"40", b"49")
@@ -764,12 +780,14 @@ def test_the_example_runs(on_pocl: Library, capfd: pytest.CaptureFixture[str]) -
     assert "72 x 40 x 49: nearest, largest error 0" in capfd.readouterr().out
 
 
+@pytest.mark.long
 def test_the_example_refuses_sizes_that_are_none(on_pocl: Library, capfd: pytest.CaptureFixture[str]) -> None:
     for wrong in (b"-3", b"0", b"abc"):
         assert on_pocl.c.example(4, (ctypes.c_char_p * 4)(b"example", wrong, b"4", b"5")) == 1
         assert "sizes are whole numbers" in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_what_the_driver_refuses_gives_way_to_the_default(
     pocl: Device, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,9 +4,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,7 @@ def replay(row: dict[str, Any], pocl: Device) -> "FileFamily":
     return family
 
 
+@pytest.mark.long
 def test_kernels_of_a_python_program_are_replayed_and_tuned(
     captured: Any, pocl: Device, run: Run, db_file: Path
 ) -> None:
@@ -141,6 +143,7 @@ def test_kernels_of_a_python_program_are_replayed_and_tuned(
     assert "matmul(TILE=" in tuned.out
 
 
+@pytest.mark.long
 def test_of_launches_one_is_taken_that_changed_something(captured: Any, tmp_path: Path, pocl: Device) -> None:
     """After one that changed nothing, no one can tell what it writes from what it reads."""
     script = tmp_path / "again.py"
@@ -159,6 +162,7 @@ for times in (3, 300000):
     assert row["sizes"] == 2 and replay(row, pocl).file.sizes == {"times": 3}
 
 
+@pytest.mark.long
 @needs_headers
 def test_every_kind_of_argument_is_replayed(captured: Any, launches: str, pocl: Device) -> None:
     rows = captured(launches, "arguments")
@@ -175,6 +179,7 @@ def test_every_kind_of_argument_is_replayed(captured: Any, launches: str, pocl: 
     assert families["together"].file.launches[0].arguments == ("a", "a"), "one buffer twice"
 
 
+@pytest.mark.long
 @needs_headers
 def test_a_kernel_of_an_exported_package_is_replayed(captured: Any, tmp_path: Path, pocl: Device) -> None:
     folder = tmp_path / "package"
@@ -193,6 +198,7 @@ def test_a_kernel_of_an_exported_package_is_replayed(captured: Any, tmp_path: Pa
     assert len(family.file.outputs) == 1 and family.file.parameters
 
 
+@pytest.mark.long
 @needs_headers
 @pytest.mark.parametrize(("mode", "runs"), [("crash", 3), ("user-event", 2), ("threads", 400), ("binary", 3)])
 def test_programs_are_recorded_however_they_end_and_whatever_they_wait_for(
@@ -205,14 +211,15 @@ def test_programs_are_recorded_however_they_end_and_whatever_they_wait_for(
 
 
 WAITING = """\
-import runpy, signal, time
+import runpy, signal
 if {stubborn}: signal.signal(signal.SIGTERM, lambda *_: print("refused", flush=True))
 if {launches}: runpy.run_path({program!r})
 print("waits", flush=True)
-while True: time.sleep(600)
+while True: signal.pause()
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("launches", "stubborn"), [(True, False), (True, True), (False, False)])
 def test_who_ends_a_capture_ends_the_program_and_keeps_what_it_launched(
     launches: bool, stubborn: bool, tmp_path: Path, vendors: str
@@ -239,13 +246,15 @@ def test_who_ends_a_capture_ends_the_program_and_keeps_what_it_launched(
     assert not [*(tmp_path / "out").glob(".*")]
 
 
+@pytest.mark.long
 def test_a_program_that_ends_in_order_when_it_is_asked_to_is_not_run_again(tmp_path: Path) -> None:
     text = (
-        "import signal, sys, time\n"
+        "import os, signal, sys\n"
+        "if os.path.exists('runs'): sys.exit('it runs again')\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
-        "open('runs', 'a').write('once ')\n"
+        "open('runs', 'w').close()\n"
         "print('waits', flush=True)\n"
-        "while open('runs').read() == 'once ': time.sleep(0.1)\n"
+        "signal.pause()\n"
     )
     with subprocess.Popen(
         [sys.executable, "-m", "autotune", "capture", "-o", "out", "--", sys.executable, "-c", text],
@@ -255,9 +264,35 @@ def test_a_program_that_ends_in_order_when_it_is_asked_to_is_not_run_again(tmp_p
         capture.terminate()
         _, told = capture.communicate(timeout=HANG_S)
     assert "ended with status 143, and called no OpenCL function" in told
-    assert (tmp_path / "runs").read_text() == "once "
+    assert "it runs again" not in told
 
 
+class Program:
+    """What a program is sent, and what happens while it is."""
+
+    def __init__(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.sent: list[int] = []
+        self._meanwhile = iter([meanwhile])
+
+    def send_signal(self, number: int) -> None:
+        self.sent.append(number)
+        for happens in self._meanwhile:
+            happens()
+
+
+@pytest.mark.parametrize("is_started", [True, False])
+def test_second_signal_kills_the_program_however_soon_it_comes(is_started: bool) -> None:
+    program: Any = Program(lambda: signal.raise_signal(signal.SIGHUP))
+    with recording._passing_signals() as passing:
+        if is_started:
+            passing.to(program)
+        signal.raise_signal(signal.SIGTERM)
+        if not is_started:
+            passing.to(program)
+    assert program.sent == [signal.SIGTERM, signal.SIGKILL] and passing.asked == [signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.mark.long
 @needs_headers
 def test_without_layers_the_library_is_preloaded(
     launches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendors: str
@@ -272,6 +307,7 @@ def test_without_layers_the_library_is_preloaded(
     assert all(launch.arguments for launch in found)
 
 
+@pytest.mark.long
 @needs_headers
 def test_the_library_waits_for_no_thread_that_opens_others(tmp_path: Path) -> None:
     """A thread of PoCL opens a library for each kernel; one of 66 programs without a layer waited for it for ever."""
@@ -286,6 +322,7 @@ def test_the_library_waits_for_no_thread_that_opens_others(tmp_path: Path) -> No
         subprocess.run(command, check=True, timeout=HANG_S)
 
 
+@pytest.mark.long
 @needs_headers
 def test_contents_make_room_for_those_of_launches_that_take_longer(
     launches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendors: str
@@ -299,6 +336,7 @@ def test_contents_make_room_for_those_of_launches_that_take_longer(
     assert {bool(launch.arguments) for launch in found} == {True, False}
 
 
+@pytest.mark.long
 def test_what_a_program_has_preloaded_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("LD_PRELOAD", str(build_library()))
@@ -307,6 +345,7 @@ def test_what_a_program_has_preloaded_stays(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "told").read_text().split() == [f"{build_library()}:{build_library()}"]
 
 
+@pytest.mark.long
 def test_what_cannot_be_captured_is_refused_with_a_hint(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

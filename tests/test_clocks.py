@@ -84,6 +84,7 @@ def test_a_launch_that_ends_before_the_one_ahead_of_it_runs_backwards() -> None:
     assert "backwards" in judge(swapped).reason
 
 
+@pytest.mark.long
 def test_a_real_device_is_calibrated(pocl: Device) -> None:
     calibration = calibrate(Session(pocl.selector))
     assert calibration.launch_overhead_ns > 0
@@ -118,6 +119,7 @@ def test_a_device_that_hangs_or_crashes_while_calibrated_harms_nobody() -> None:
     assert "cannot start" in str(try_calibration("0:0", 1, ("/no/such/program",)))
 
 
+@pytest.mark.long
 def test_a_calibration_comes_back_from_its_process_and_so_does_what_is_no_device(pocl: Device) -> None:
     assert isinstance(try_calibration(pocl.selector, 60), Calibration)
     assert "99:0" in str(try_calibration("99:0", 60))

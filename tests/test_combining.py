@@ -113,7 +113,8 @@ def test_many_calls_in_a_row_are_right_and_alike(
     pocl: Device, measurer: Measurer, problem: Problem, configuration: Configuration
 ) -> None:
     one_launch = in_one_launch(configuration, pocl.limits)
-    assert measure(measurer, problem, one_launch, probe=True).state is TrialState.COMPLETE
+    trial = measure(measurer, problem, one_launch, probe=True)
+    assert trial.state is TrialState.COMPLETE, trial
     told = "the result depends on which work-group finishes last"
     assert len(set(Calls(pocl, problem, one_launch).results(50))) == 1, told
 
@@ -164,8 +165,7 @@ def test_a_wrong_counter_is_found(
 
     spoil_sources(monkeypatch, lambda source: source.replace(old, new))
     trial = measure(Measurer(Session(pocl.selector)), problem, in_one_launch(configuration, pocl.limits))
-    assert trial.state is TrialState.WRONG_RESULT
-    assert message in trial.message
+    assert trial.state is TrialState.WRONG_RESULT and message in trial.message, (fault, trial)
 
 
 # At run time

@@ -77,6 +77,7 @@ def test_new_points_take_the_place_of_former_ones() -> None:
     assert Crossover(points=(again,)).over(Crossover(points=(small, large))).points == (again, large)
 
 
+@pytest.mark.long
 def test_a_run_notes_where_the_host_is_faster_and_gemm_asks(
     pocl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,9 +92,8 @@ def test_a_run_notes_where_the_host_is_faster_and_gemm_asks(
     assert main(run) == 0
     (point,) = Crossover.read(pocl.slug, place).points
     assert point.problem == GemmProblem(m=16, n=16, k=16)
-    assert 0 < point.host_ns < 1e8 and 0 < point.device_ns < 1e8
+    assert point.host_ns > 0 and point.device_ns > 0
     assert not default_file().exists()
-    # A launch takes longer than so small a product on the host; the next line holds whatever was measured.
     gemm = Gemm(pocl.slug, table=database)
     gemm.finish()
     assert gemm._crossover.prefers_host(point.problem) == (point.host_ns < point.device_ns)

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from autotune.cli import device_lock
 from autotune.cli.device_lock import DeviceLock, LockedWorker, physical_name
 from autotune.errors import WorkerError
 from autotune.model.device import Device
-from waiting import HANG_S
+from waiting import HANG_S, join, wait_for
 
 DEVICE = Device(slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="9:0")
 HOLDER = """
@@ -82,7 +81,12 @@ def test_other_devices_are_not_waited_for(folder: Path) -> None:
 
 
 def test_a_worker_holds_it_during_a_trial_only(folder: Path) -> None:
-    is_running, may_end = threading.Event(), threading.Event()
+    is_waiting, is_running, may_end = threading.Event(), threading.Event(), threading.Event()
+
+    def looks() -> bool:
+        """Asked where the worker waits for the lock."""
+        is_waiting.set()
+        return False
 
     class SlowWorker:
         def run(self, job: object) -> object:
@@ -90,19 +94,19 @@ def test_a_worker_holds_it_during_a_trial_only(folder: Path) -> None:
             assert may_end.wait(HANG_S)
             return job
 
-    worker = LockedWorker(SlowWorker(), DeviceLock(DEVICE))  # type: ignore[arg-type]
+    worker = LockedWorker(SlowWorker(), DeviceLock(DEVICE, looks))  # type: ignore[arg-type]
     thread = threading.Thread(target=worker.run, args=("job",))
     with DeviceLock(DEVICE):
         thread.start()
-        time.sleep(0.05)
+        assert is_waiting.wait(HANG_S)
+        wait_for(lambda: worker.waited_s > 0.01)
         assert not is_running.is_set()
-        assert worker.waited_s > 0.0
     assert is_running.wait(HANG_S)
-    assert worker.waited_s >= 0.05
+    assert worker.waited_s > 0.01
     with pytest.raises(WorkerError):
         DeviceLock(DEVICE, lambda: True).__enter__()
     may_end.set()
-    thread.join()
+    join(thread)
     with DeviceLock(DEVICE, lambda: True):
         pass
 

@@ -49,12 +49,14 @@ from autotune.model.checkup import (
 )
 from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
 from autotune.model.problem import NUMBER_TYPES, Problem
+from autotune.model.trial import Job
 from autotune.remote.wire import plain_device
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store, checkups
 from autotune.store.models import device_row, value_of
 from autotune.testing import INVENTED_PROCESSOR
 from factories import evil
+from waiting import HANG_S
 
 PROBER = evil("prober")
 CAPABLE = dataclasses.replace(
@@ -78,11 +80,37 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+class Prober(Worker):
+    """The evil prober, which has time for all but probes that hang."""
+
+    def __init__(self, behaviour: Mapping[str, str]) -> None:
+        super().__init__(PROBER)
+        self._hanging = {probe for probe, how in behaviour.items() if how == "hang"}
+
+    def examine(self, selector: str, probes: Sequence[str], limits_s: Mapping[str, float]) -> dict[str, str] | Loss:
+        assert doctor.LEAST_LIMIT_S <= limits_s["probe"] <= doctor.MOST_LIMIT_S
+        limit_s = 0.5 if self._hanging & {*probes} else HANG_S
+        return super().examine(selector, probes, {**limits_s, "probe": limit_s})
+
+
 def check(monkeypatch: pytest.MonkeyPatch, device: Device = CAPABLE, **behaviour: str) -> Checkup:
     named = {name.replace("_", " "): how for name, how in behaviour.items()}
     monkeypatch.setenv("EVIL_PROBES", json.dumps(named))
-    with Worker(PROBER) as worker:
+    with Prober(named) as worker:
         return examine(device, is_full=False, worker=worker)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that compiles has the time that it takes on a busy machine."""
+    for limit in ("OPENING_LIMIT_S", "FIRST_LIMIT_S", "LEAST_LIMIT_S", "MOST_LIMIT_S"):
+        monkeypatch.setattr(doctor, limit, HANG_S)
+    make = doctor._job
+
+    def patient_job(*of: Any) -> Job:
+        return dataclasses.replace(make(*of), build_limit_s=HANG_S, run_limit_s=HANG_S)
+
+    monkeypatch.setattr(doctor, "_job", patient_job)
 
 
 def broken(*probes: str, fault: Fault | None = None) -> Checkup:
@@ -141,13 +169,10 @@ def test_where_all_is_well_one_program_tells_most(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("how", ["abort", "hang", "refuse", "wrong"])
 def test_only_what_fails_alone_is_broken(monkeypatch: pytest.MonkeyPatch, log: Path, how: str) -> None:
-    for limit in ("FIRST_LIMIT_S", "LEAST_LIMIT_S"):
-        monkeypatch.setattr(autotune.measure.doctor, limit, 1.0)
-    monkeypatch.setattr(autotune.measure.doctor, "SLOWNESS", 0.0)
     checkup = check(monkeypatch, float32_vectors_of_16=how)
     [finding] = checkup.broken
     assert finding.probe == vector_probe("float32", 16)
-    said = {"abort": "SIGABRT", "hang": "took more than 1 s", "refuse": "unknown target CPU", "wrong": "5 of 9"}[how]
+    said = {"abort": "SIGABRT", "hang": "took more than 0.5 s", "refuse": "unknown target CPU", "wrong": "5 of 9"}[how]
     assert said in finding.message
     assert checkup.can_search
     assert checkup.applied_to(CAPABLE).limits.max_vector_float32 == 8
@@ -175,7 +200,7 @@ def test_a_link_that_ends_once_is_no_fault_of_the_driver() -> None:
         assert [finding.probe for finding in found.broken] == [SUB_GROUPS] * is_broken
 
 
-def test_a_driver_that_hangs_at_the_first_build_is_told_in_time(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+def test_driver_that_hangs_at_the_first_build_is_told_in_time(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
     """The worker of a run builds something as soon as it starts, and waits there for minutes."""
     monkeypatch.setattr(autotune.measure.doctor, "OPENING_LIMIT_S", 0.2)
     monkeypatch.setattr(autotune.child, "SLOWNESS", 0.0)
@@ -370,6 +395,8 @@ def real(monkeypatch: pytest.MonkeyPatch, device: Device, **behaviour: str) -> C
         return examine(device, is_full=False, worker=worker)
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("patient")
 def test_real_probes_tell_wrong_numbers(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> None:
     """A maximum that is none, and group sums that lose a half, each where it is and nowhere else."""
     wrong = {"max(total, vload16(item, a_float))": "total", "shared[lane + half_way]": "0"}
@@ -378,6 +405,7 @@ def test_real_probes_tell_wrong_numbers(monkeypatch: pytest.MonkeyPatch, pocl: D
     assert all("results are wrong" in finding.message for finding in checkup.broken)
 
 
+@pytest.mark.usefixtures("patient")
 def test_real_probes_go_on_in_a_worker_that_is_ready(pocl: Device) -> None:
     """The short check of `run`: no process of its own, and one program, built where the library is loaded already."""
     with Worker(selector=pocl.selector) as worker:
@@ -389,18 +417,24 @@ def test_real_probes_go_on_in_a_worker_that_is_ready(pocl: Device) -> None:
     assert {finding.probe for finding in checkup.findings if finding.health is Health.WORKS} >= {IMAGES, LOCAL_MEMORY}
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("patient")
 def test_real_probes_tell_wrong_pixels(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> None:
     checkup = real(monkeypatch, pocl, **{"read_imagei(from, (int2)(x, y))": "read_imagei(from, (int2)(y, x))"})
     [finding] = checkup.broken
     assert finding.probe == IMAGES and finding.message.startswith("int8: ")
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("patient")
 def test_real_probes_go_on_after_a_crash(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> None:
     checkup = real(monkeypatch, pocl, float16="abort")
     assert {finding.probe for finding in checkup.broken} == {vector_probe("float32", 16), vector_probe("float16", 16)}
     assert all("SIGABRT" in finding.message for finding in checkup.broken)
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("patient")
 def test_the_command_tells_of_a_sound_device(pocl: Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = str(tmp_path / "tuning.sqlite")
     assert main(["doctor", "--device", pocl.selector, "--json", "--db", database]) == 0

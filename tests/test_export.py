@@ -10,10 +10,11 @@ import shutil
 import sqlite3
 import subprocess
 import tomllib
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -284,7 +285,13 @@ def test_markdown_keeps_its_columns(store: Store) -> None:
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 C, CPP = ("cc", "-std=c99", "-x", "c"), ("g++", "-std=c++11", "-x", "c++")
 
-needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+
+def needs_compiler(test: Test) -> Test:
+    marked: Test = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")(pytest.mark.long(test))
+    return marked
 
 
 def compile_text(compiler: tuple[str, ...], text: str, folder: Path, *arguments: str) -> None:

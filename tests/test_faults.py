@@ -303,6 +303,7 @@ def test_a_database_is_looked_up_with_its_faults(tmp_path: Path) -> None:
     assert not EVERYWHERE.matches(found.configuration)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 def test_c_leaves_faults_out(store: Store, exported: Path, tmp_path: Path) -> None:
     from test_export import ask_c, ask_python

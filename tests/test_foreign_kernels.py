@@ -98,6 +98,7 @@ def test_a_kernel_of_other_people_is_right_as_it_is_and_can_be_tuned(
         assert TrialState.WRONG_RESULT not in found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["kt_stencil", "ktt_coulomb", "ggml_gelu"])
 def test_the_command_tunes_a_kernel_of_other_people(
     name: str, tmp_path: Path, pocl: Device, run: Run, db_file: Path

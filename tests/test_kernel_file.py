@@ -201,6 +201,7 @@ def test_outputs_of_integers_that_keep_what_was_there_are_found_without_a_refere
     assert trial.message or not message
 
 
+@pytest.mark.long
 def test_a_winner_must_be_right_at_the_sizes_of_check(folder: Path, pocl: Device) -> None:
     (folder / "scale.cl").write_text(SOURCE.replace("if (at < n)", "if (at < n && (PER_ITEM < 4 || n % 2 == 0))"))
     family = family_of(folder)
@@ -236,6 +237,7 @@ def test_a_size_of_check_at_which_nothing_can_be_judged_is_no_fault_of_a_winner(
         assert worker.run(job).state is TrialState.COMPLETE
 
 
+@pytest.mark.long
 def test_a_kernel_whose_results_are_no_numbers_is_not_right_because_they_always_are(folder: Path, pocl: Device) -> None:
     (folder / "scale.cl").write_text(SOURCE.replace("factor *", "NAN *"))
     for text in (FILE, FILE.replace(f"reference = {{ {RIGHT} }}\n", "")):
@@ -270,6 +272,7 @@ def test_a_number_that_its_type_does_not_hold_is_told(folder: Path, pocl: Device
     assert "a scalar argument would be 3700000000, which int32 does not hold" in trial.message
 
 
+@pytest.mark.long
 def test_check_doubts_elements_of_another_size_than_the_kernel_declares(
     folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,6 +284,7 @@ def test_check_doubts_elements_of_another_size_than_the_kernel_declares(
     assert "is given elements" not in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_check_says_what_a_refusal_may_mean_and_that_an_output_may_keep_elements(
     folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -952,6 +956,7 @@ def _options_in_c(folder: Path, asked: Sequence[tuple[str, int]]) -> list[str]:
     return subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
+@pytest.mark.long
 def test_exports_give_the_choice_to_a_c_program(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
     family_of(folder)
     file, database = str(folder / "scale.toml"), str(folder / "tuned.sqlite")
@@ -967,6 +972,7 @@ def test_exports_give_the_choice_to_a_c_program(folder: Path, pocl: Device, caps
     assert found == [*(line.partition(" scale ")[2] for line in lines), "-DGROUP=32 -DPER_ITEM=1"]
 
 
+@pytest.mark.long
 def test_the_choice_of_a_c_program_meets_the_constraints(folder: Path) -> None:
     """As the lookup does where it knows winners of similar sizes; a limit of the device is known at the export."""
     from factories import device, winner  # here, since a function of this module is run by itself

@@ -5,13 +5,13 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from autotune.device import open_port
-from autotune.device.links import adb, every_link, find_link, split, toolchains, wait_for
+from autotune.device import links, open_port
+from autotune.device.links import adb, every_link, find_link, split, toolchains
 from autotune.device.links.adb import AdbLink
 from autotune.device.links.ssh import SshLink
 from autotune.device.links.toolchains import ANDROID, build_agent
@@ -22,6 +22,7 @@ from autotune.model.trial import BuildJob
 from factories import Run
 from fake_adb import FakeAdb, FakePhone, give_pocl, missing_for_kernels
 from ports import free_port
+from waiting import join, wait_for
 
 ECHO = "#!/bin/sh\nexec cat\n"
 
@@ -64,10 +65,11 @@ def _echoes(link: AdbLink | SshLink) -> None:
     sender = threading.Thread(target=send)
     sender.start()
     assert agent.stdout.read() == data
-    sender.join()
+    join(sender)
     assert agent.wait() == 0
 
 
+@pytest.mark.long
 def test_pipes_through_adb_are_clean_and_the_agent_is_put_once(phone: FakePhone, echo: Path) -> None:
     link = AdbLink("")
     assert link.name == "adb:FAKE1"
@@ -77,6 +79,7 @@ def test_pipes_through_adb_are_clean_and_the_agent_is_put_once(phone: FakePhone,
     assert len([command for command in phone.commands if "mkdir -p" in command]) == 1
 
 
+@pytest.mark.long
 def test_agents_of_other_versions_are_removed_after_a_day(phone: FakePhone, echo: Path) -> None:
     folder = phone.root / "data/local/tmp/autotune"
     folder.mkdir()
@@ -88,6 +91,7 @@ def test_agents_of_other_versions_are_removed_after_a_day(phone: FakePhone, echo
     assert (folder / "other").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -105,6 +109,7 @@ def test_phone_that_cannot_be_used_is_told_with_what_helps(phone: FakePhone, sta
         AdbLink("FAKE1").check()
 
 
+@pytest.mark.long
 def test_no_phone_no_such_phone_several_phones(server: FakeAdb) -> None:
     with pytest.raises(DeviceAwayError, match=r"shows no phone .*USB debugging"):
         AdbLink("")
@@ -114,6 +119,45 @@ def test_no_phone_no_such_phone_several_phones(server: FakeAdb) -> None:
     server.add("FAKE2")
     with pytest.raises(DeviceSelectionError, match=r"2 phones:\n  adb:FAKE1  Fake 1\n  adb:FAKE2"):
         AdbLink("")
+
+
+@pytest.fixture
+def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets what an invented adb lists."""
+    program = tmp_path / "adb"
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/listed\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def set_listed(*lines: str) -> None:
+        (tmp_path / "listed").write_text("\n".join(["List of devices attached", *lines, ""]))
+
+    set_listed()
+    return set_listed
+
+
+def test_phones_are_those_that_adb_lists(listed: Callable[..., None]) -> None:
+    with pytest.raises(DeviceAwayError, match=r"shows no phone .*USB debugging"):
+        AdbLink("")
+    listed("X1     device product:p model:Pixel_8 device:d transport_id:1", "X2  unauthorized transport_id:2")
+    assert [(phone.link, phone.model) for phone in adb.phones() if not phone.trouble] == [("adb:X1", "Pixel 8")]
+    assert AdbLink("").name == "adb:X1"
+    with pytest.raises(DeviceAwayError, match="confirm the question on its screen"):
+        AdbLink("X2").check()
+    with pytest.raises(DeviceAwayError, match="does not show the phone X3; it shows adb:X1"):
+        AdbLink("X3").check()
+    listed("X1  device model:A", "X2  device model:B")
+    with pytest.raises(DeviceSelectionError, match=r"2 phones:\n  adb:X1  A\n  adb:X2  B"):
+        AdbLink("")
+
+
+@pytest.mark.usefixtures("listed")
+def test_wait_for_a_phone_ends_when_it_is_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "LOOK_S", 0.0)
+    answers = iter([False, False, True])
+    with pytest.raises(DeviceAwayError, match="does not show the phone X1"):
+        links.wait_for("adb:X1", lambda: next(answers))
+    assert not [*answers]
 
 
 def test_missing_adb_is_told_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -130,6 +174,7 @@ def test_missing_adb_is_told_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch,
     assert adb.find_adb() == str(tool)
 
 
+@pytest.mark.long
 def test_full_disk_forbidden_folder_and_foreign_program_are_told_apart(phone: FakePhone, echo: Path) -> None:
     phone.program("getprop", f'/bin/cat "{phone.root}/properties/$1"')
     phone.program("cat", 'echo "cat: write error: No space left on device" >&2; exit 1')
@@ -145,6 +190,7 @@ def test_full_disk_forbidden_folder_and_foreign_program_are_told_apart(phone: Fa
     assert phone.agents == []
 
 
+@pytest.mark.long
 def test_old_android_other_processors_and_a_phone_that_starts(phone: FakePhone, echo: Path) -> None:
     phone.features = "cmd"
     with pytest.raises(DeviceSelectionError, match=r"too old .*Android 7"):
@@ -165,6 +211,7 @@ def test_old_android_other_processors_and_a_phone_that_starts(phone: FakePhone, 
     _echoes(AdbLink(""))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["unplug", "restart", "kill"])
 def test_lost_link_ends_the_agent_and_its_pipes(server: FakeAdb, phone: FakePhone, echo: Path, fault: str) -> None:
     agent = AdbLink("").start()
@@ -179,26 +226,42 @@ def test_lost_link_ends_the_agent_and_its_pipes(server: FakeAdb, phone: FakePhon
     _echoes(AdbLink(""))
 
 
-def test_wait_returns_when_the_phone_is_back_and_ready(phone: FakePhone, echo: Path) -> None:
+@pytest.mark.long
+def test_wait_returns_when_the_phone_is_back_and_ready(
+    server: FakeAdb, phone: FakePhone, echo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "LOOK_S", 0.01)
     link = AdbLink("")
-    phone.reboot(0.3)
+    phone.unplug()
+    phone.set_ready(False)
     with pytest.raises(DeviceAwayError):
         link.check()
-    wait_for(link.name)
-    assert (phone.root / "properties/sys.boot_completed").read_text() == "1\n"
+    waiting = threading.Thread(target=links.wait_for, args=(link.name,), daemon=True)
+    waiting.start()
+    for is_plugged in (False, True):
+        if is_plugged:
+            phone.plug()
+        looks = len(server.requests)
+        wait_for(lambda looks=looks: len(server.requests) > looks + 6)  # type: ignore[misc]
+        assert waiting.is_alive()
+    phone.set_ready(True)
+    join(waiting)
 
 
-def test_builders_that_wait_for_a_phone_can_be_closed(server: FakeAdb) -> None:
+@pytest.mark.long
+def test_builders_that_wait_for_a_phone_can_be_closed(server: FakeAdb, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "LOOK_S", 0.01)
     pool = BuilderPool(1, selector="adb:GONE#0:0")
     building = pool.submit(
         BuildJob(selector="adb:GONE#0:0", source_hash="1", source="", options=(), plan=Plan(buffers=(), launches=()))
     )
-    time.sleep(0.2)
+    wait_for(lambda: len(server.requests) > 6)
     assert not building.done()
     pool.close()
     assert building.done()
 
 
+@pytest.mark.long
 def test_phone_runs_kernels_with_an_agent_built_without_androids_ndk(
     phone: FakePhone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +275,7 @@ def test_phone_runs_kernels_with_an_agent_built_without_androids_ndk(
     assert port.build("__kernel void f(__global int *x) { *x = 1; }", ()) is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(ANDROID))
 def test_agent_for_android_needs_only_what_bionic_has(name: str, server: FakeAdb) -> None:
     if not shutil.which("ld.lld") or not shutil.which("clang"):
@@ -264,6 +328,7 @@ def test_selectors_of_links(selector: str, parts: tuple[str, str] | None) -> Non
     assert split(selector) == parts
 
 
+@pytest.mark.long
 def test_devices_tells_of_each_phone_what_it_lacks(server: FakeAdb, echo: Path, run: Run) -> None:
     server.add("FAKE1").state = "unauthorized"
     phone = server.add("FAKE2")
@@ -275,6 +340,7 @@ def test_devices_tells_of_each_phone_what_it_lacks(server: FakeAdb, echo: Path, 
     assert "programs for mips only" in told, told
 
 
+@pytest.mark.long
 def test_worker_offers_every_phone(server: FakeAdb) -> None:
     for serial in ("FAKE1", "FAKE2", "FAKE3"):
         server.add(serial)
@@ -327,6 +393,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     process.wait()
 
 
+@pytest.mark.long
 def test_board_builds_its_agent_itself_and_runs_it(board: Path, tmp_path: Path) -> None:
     link = find_link("ssh:board")
     link.check()
@@ -339,6 +406,7 @@ def test_board_builds_its_agent_itself_and_runs_it(board: Path, tmp_path: Path) 
     assert len(list((tmp_path / "board/autotune").glob("agent-*"))) == 1
 
 
+@pytest.mark.long
 def test_refused_key_unknown_host_key_and_closed_port_are_told(board: Path, tmp_path: Path) -> None:
     (tmp_path / "authorized").write_text("")
     with pytest.raises(DeviceSelectionError, match=r"refuses the key .*ssh-copy-id board"):

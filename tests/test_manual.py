@@ -310,6 +310,7 @@ class _Seen(HTMLParser):
             self.forbidden.append(tag)
 
 
+@pytest.mark.long
 def test_wheel_and_sdist_hold_the_manual(tmp_path: Path) -> None:
     for target in ("wheel", "sdist"):
         subprocess.run(

@@ -53,7 +53,7 @@ def autotune(*arguments: str, database: Path | None = None) -> str:
     stored = ["--db", str(database)] if database else []
     done = subprocess.run(
         [sys.executable, "-m", "autotune", *arguments, *stored],
-        env={**os.environ, FILES: str(FILE)}, capture_output=True, text=True, timeout=250, check=False,
+        env={**os.environ, FILES: str(FILE)}, capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -166,6 +166,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, pocl: Device) -> Path:
     return database
 
 
+@pytest.mark.long
 def test_the_commands_serve_it_like_a_built_in_family(tuned: Path, pocl: Device, tmp_path: Path) -> None:
     of = ("--device", pocl.slug, "--family", "transpose")
     assert "4 problems" in autotune("status", database=tuned)
@@ -183,6 +184,7 @@ def test_the_commands_serve_it_like_a_built_in_family(tuned: Path, pocl: Device,
     assert len(entries[0]) == len(SHAPES) and [e["time_ns"] for e in entries[0]] == [e["time_ns"] for e in entries[1]]
 
 
+@pytest.mark.long
 def test_a_lookup_without_the_family_leaves_its_rows_out(
     tuned: Path, pocl: Device, registry: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_lookup_without_the_family_leaves_its_rows_out(
         Operation("transpose", pocl.selector, table=str(tuned))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("rows", "columns"), [(96, 300), (300, 70), (1, 1), (77, 1023)])
 def test_tuned_kernels_transpose_arrays(
     tuned: Path, pocl: Device, transpose: KernelFamily, tmp_path: Path, rows: int, columns: int

@@ -26,6 +26,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.long
 def test_wheel_holds_every_data_file_and_nothing_of_the_checkout(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for folder, inside in (("autotune", "autotune"), ("templates", "autotune/templates"), ("db", "autotune/db")):
@@ -39,6 +40,7 @@ def test_wheel_holds_every_data_file_and_nothing_of_the_checkout(wheel: Path) ->
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
+@pytest.mark.long
 def test_installed_wheel_finds_templates_and_migrations(wheel: Path, tmp_path: Path) -> None:
     """Also when nothing but the wheel is on the path."""
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")

@@ -167,6 +167,7 @@ EMULATED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("qemu-x86_64-static"), reason="needs qemu-user-static")
 @pytest.mark.parametrize("model", EMULATED)
 def test_kernels_run_right_on_emulated_processors_that_pocl_mistakes(pocl: Device, tmp_path: Path, model: str) -> None:

@@ -57,7 +57,7 @@ def open_bare(selector: str) -> Any:
     return Bare(open_port(selector))
 
 
-@pytest.fixture(scope="module", params=["pyopencl", "bare", "agent"])
+@pytest.fixture(scope="module", params=["pyopencl", "bare", pytest.param("agent", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

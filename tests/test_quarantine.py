@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from autotune.testing import FakeWorker
 from databases import change
 from factories import provenance
 from searches import DEFAULT, DEVICE, PROBLEM, invented_time, search, won
-from waiting import in_threads
+from waiting import HANG_S, in_threads
 
 OTHER = FAMILY.baseline
 PROVENANCE = provenance()
@@ -111,20 +112,22 @@ def test_a_trial_that_cannot_be_stored_is_named_and_ends_the_run(
 
 
 KILLED = """
-import sys, time
+import signal, sys
 sys.path.insert(0, sys.argv[2])
 from test_quarantine import FakeWorker, Store, invented_time, search
 seen = []
 def outcome(job):
     seen.append(job.configuration)
     print(job.configuration.key, flush=True)
-    time.sleep(60 if len(seen) == int(sys.argv[3]) else 0)
+    if len(seen) == int(sys.argv[3]):
+        signal.pause()
     return invented_time(job)
 with Store.open(sys.argv[1]) as store:
     search(store, FakeWorker(outcome))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("at", [1, 5])
 def test_what_was_in_flight_when_the_run_was_killed_is_quarantined_and_nothing_else(place: str, at: int) -> None:
@@ -197,9 +200,15 @@ def test_what_is_in_flight_on_another_machine_is_left_alone_and_quarantined_in_t
 def test_two_tuners_on_one_database_leave_each_others_trials_alone(place: str) -> None:
     Store.open(place).close()
     measured: list[Configuration] = []
+    together = threading.Barrier(2)
 
     def one() -> None:
-        worker = FakeWorker(invented_time)
+        def meet(job: Job) -> float:
+            if len(worker.jobs) == 1:
+                together.wait(HANG_S)
+            return invented_time(job)
+
+        worker = FakeWorker(meet)
         with Store.open(place) as store:
             search(store, worker, trials=12)
         measured.extend(worker.measured)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import random
 import signal
@@ -9,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,8 @@ from autotune.store import failures as failures_module
 from autotune.store.transactions import Together
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import evil
+from invented_clock import Clock
+from waiting import HANG_S, join, wait_for
 
 EVIL = evil("worker")
 FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, POISON, NO_DEVICE_MEMORY, NO_HOST_MEMORY, ZERO_TIMERS = (
@@ -53,10 +55,6 @@ def path(tmp_path: Path) -> Path:
 # Kernels and drivers, on PoCL
 
 
-LIMITS_S = {NEVER_ENDING: 1.5, SLOW_BUILD: 1.0}
-"""Of build and run, for what would take longer."""
-
-
 class Faulty:
     """Measures in a child process in which the trials misbehave in a given order."""
 
@@ -73,10 +71,11 @@ class Faulty:
 
     def run(self, job: Job) -> Trial:
         behaviour = self._left.pop(0)
-        limit_s = LIMITS_S.get(behaviour, 60.0)
         job = dataclasses.replace(
-            job, seed=behaviour, samples=1, min_sample_ns=1000, build_limit_s=limit_s, run_limit_s=limit_s
-        )
+            job, seed=behaviour, samples=1, min_sample_ns=1000, give_up_above_ns=math.inf,
+            build_limit_s=0.5 if behaviour == SLOW_BUILD else HANG_S,
+            run_limit_s=0.5 if behaviour == NEVER_ENDING else HANG_S,
+        )  # fmt: skip
         self.trials.append(self._worker.run(job))
         return self.trials[-1]
 
@@ -86,11 +85,11 @@ class Faulty:
 
 FAULTS = [
     (FINE, TrialState.COMPLETE, ""),
-    (NEVER_ENDING, TrialState.TIMED_OUT, "run took more than 1.5 s"),
+    (NEVER_ENDING, TrialState.TIMED_OUT, "run took more than 0.5 s"),
     (STRAY_WRITE, TrialState.CRASHED, "run: killed by SIG"),
     (NO_BUILD, TrialState.COMPILE_FAILED, "BUILD_PROGRAM_FAILURE"),
     (FINE, TrialState.COMPLETE, ""),
-    (SLOW_BUILD, TrialState.TIMED_OUT, "build took more than 1 s"),
+    (SLOW_BUILD, TrialState.TIMED_OUT, "build took more than 0.5 s"),
     (POISON, TrialState.COMPLETE, ""),
     (FINE, TrialState.COMPLETE, ""),
     (NO_DEVICE_MEMORY, TrialState.LAUNCH_FAILED, "cannot allocate"),
@@ -100,6 +99,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.long
 def test_a_search_survives_every_fault_of_kernels_and_drivers(pocl: Device, store: Store) -> None:
     worker = Faulty([behaviour for behaviour, _, _ in FAULTS])
     outcome = search(store, worker, len(FAULTS), device=pocl, should_stop=lambda: worker.is_done)
@@ -116,6 +116,7 @@ def test_a_search_survives_every_fault_of_kernels_and_drivers(pocl: Device, stor
     assert store.in_flight() == []
 
 
+@pytest.mark.long
 def test_a_failure_in_a_used_context_is_judged_again_in_a_fresh_one(pocl: Device) -> None:
     job = Job(selector=pocl.selector, problem=PROBLEM, configuration=FAMILY.baseline, samples=1, min_sample_ns=1000)
     with Worker(EVIL) as worker:
@@ -125,19 +126,28 @@ def test_a_failure_in_a_used_context_is_judged_again_in_a_fresh_one(pocl: Device
         assert worker.pid != spoilt
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_a_worker_killed_from_outside_ends_its_trial_as_crashed(pocl: Device) -> None:
     job = Job(selector=pocl.selector, problem=PROBLEM, configuration=FAMILY.baseline, samples=1, min_sample_ns=1000)
     with Worker(EVIL) as worker:
         assert worker.run(job).state is TrialState.COMPLETE
         assert worker.pid is not None
-        threading.Timer(0.5, os.kill, (worker.pid, signal.SIGKILL)).start()
-        killed = worker.run(dataclasses.replace(job, seed=NEVER_ENDING))
-        assert killed.state is TrialState.CRASHED
-        assert "killed by SIGKILL" in killed.message
+
+        def kill() -> None:
+            wait_for(lambda: worker.phase == "run")
+            assert worker.pid
+            os.kill(worker.pid, signal.SIGKILL)
+
+        killing = threading.Thread(target=kill)
+        killing.start()
+        killed = worker.run(dataclasses.replace(job, seed=NEVER_ENDING, run_limit_s=HANG_S))
+        join(killing)
+        assert (killed.state, killed.message) == (TrialState.CRASHED, "run: killed by SIGKILL.")
         assert worker.run(job).state is TrialState.COMPLETE
 
 
+@pytest.mark.long
 def test_a_child_is_replaced_after_many_trials_and_when_it_has_grown(
     pocl: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,10 +174,11 @@ def starting_badly(path: Path, monkeypatch: pytest.MonkeyPatch, starts: str) -> 
     log = path.with_name("starts")
     monkeypatch.setenv("EVIL_LOG", str(log))
     monkeypatch.setenv("EVIL_STARTS", starts)
-    monkeypatch.setattr(child, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(child, "FIRST_PAUSE_S", 0.0)
     return log
 
 
+@pytest.mark.long
 def test_a_worker_that_fails_to_start_is_started_again(
     pocl: Device, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,6 +191,7 @@ def test_a_worker_that_fails_to_start_is_started_again(
     assert all("no start today" in record.message for record in caplog.records)
 
 
+@pytest.mark.long
 def test_a_worker_that_never_starts_again_ends_the_run_with_its_trials_safe(
     pocl: Device, store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,9 +208,9 @@ def test_a_worker_that_never_starts_again_ends_the_run_with_its_trials_safe(
 
 def test_a_worker_that_hangs_at_its_start_is_no_fault_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "LOAD_LIMIT_S", 0.1)
-    monkeypatch.setattr(child, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(child, "FIRST_PAUSE_S", 0.0)
     job = Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline)
-    with pytest.raises(WorkerError, match=r"within 0\.1 s"), Worker(("sleep", "60")) as worker:
+    with pytest.raises(WorkerError, match=r"within 0\.1 s"), Worker(("sleep", "infinity")) as worker:
         worker.run(job)
 
 
@@ -253,26 +265,50 @@ def locked(path: Path) -> Iterator[Callable[[], None]]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdin and other.stdout
         assert other.stdout.readline() == b"locked\n"
-        yield other.stdin.close
+
+        def release() -> None:
+            assert other.stdin
+            other.stdin.close()
+            other.wait(HANG_S)
+
+        yield release
         other.kill()
 
 
+class Pauses(Clock):
+    """A clock for who waits for a database, and what happens meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.meanwhile()
+
+
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(failures_module, "PATIENCE_S", 1.0)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
+    made = Pauses()
+    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(failures_module, "time", made)
+    return made
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("is_for_ever", [False, True])
-def test_a_database_locked_by_another_program(path: Path, is_for_ever: bool) -> None:
+def test_search_waits_a_while_for_a_database_locked_by_another_program(
+    path: Path, is_for_ever: bool, pauses: Pauses
+) -> None:
     with contextlib.ExitStack() as stack, Store.open(path) as store:
 
         def outcome(job: Job) -> float:
             if len(worker.jobs) == 4:
                 release = stack.enter_context(locked(path))
                 if not is_for_ever:
-                    threading.Timer(0.3, release).start()
+                    pauses.meanwhile = release
             return invented_time(job)
 
         worker = FakeWorker(outcome)
@@ -281,6 +317,7 @@ def test_a_database_locked_by_another_program(path: Path, is_for_ever: bool) -> 
                 search(store, worker)
         else:
             search(store, worker)
+        assert (pauses.slept >= failures_module.PATIENCE_S) == is_for_ever and pauses.slept > 0.0
         stored = [s.trial.configuration for s in store.trials(INVENTED.slug, "gemm")]
         assert stored == worker.measured[: 3 if is_for_ever else None]
         assert store.quarantined() == []
@@ -344,7 +381,7 @@ def space_for(pages: int) -> Iterator[None]:
         event.remove(Engine, "connect", limit)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("pauses")
 def test_a_full_disk_ends_the_run_with_everything_before_safe(path: Path) -> None:
     with Store.open(path) as store:
         pages = _pages(path)
@@ -388,15 +425,17 @@ def test_a_search_outlasts_a_disk_that_is_full_whenever_it_writes(
     assert search(store, FakeWorker(invented_time), trials=3).winner
 
 
-def test_a_disk_that_is_full_for_a_moment_loses_no_trial(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    failures: list[float] = []
+def test_disk_that_is_full_for_a_moment_loses_no_trial(
+    store: Store, monkeypatch: pytest.MonkeyPatch, pauses: Pauses
+) -> None:
+    failures: list[str] = []
     real = Store._transaction
 
     def transaction(self: Store, engine: Engine, work: Callable[..., object], **options: bool) -> object:
         def full(session: object) -> object:
             if options.get("waits_for_space") and len(failures) < 3:
-                failures.append(time.monotonic())
-                error = sqlite3.OperationalError("database or disk is full")
+                failures.append("database or disk is full")
+                error = sqlite3.OperationalError(failures[-1])
                 error.sqlite_errorcode = sqlite3.SQLITE_FULL
                 raise error
             return work(session)
@@ -406,5 +445,5 @@ def test_a_disk_that_is_full_for_a_moment_loses_no_trial(store: Store, monkeypat
     monkeypatch.setattr(Store, "_transaction", transaction)
     worker = FakeWorker(invented_time)
     search(store, worker, trials=3)
-    assert len(failures) == 3
+    assert len(failures) == 3 and pauses.slept > 0.0
     assert [s.trial.configuration for s in store.trials(INVENTED.slug, "gemm")] == worker.measured

@@ -50,7 +50,7 @@ from autotune.runtime.crossover import host_product
 from autotune.runtime.executor import MOST_VIEWS, BoundCall, Executor
 from autotune.store import Store
 from factories import provenance, trial
-from waiting import HANG_S, in_threads
+from waiting import HANG_S, in_threads, join, wait_for
 
 NAIVE = Configuration.of("naive", work_group_m=0, work_group_n=0)
 TILE: dict[str, Any] = {
@@ -711,8 +711,19 @@ def test_what_the_host_reads_is_not_given_the_device_by_another_thread(
     )
     gemm = make(host_blas=Crossover(points=points))
     weights = gemm.allocate((20, 13), np.float32)
-    is_given, is_read, seen = threading.Event(), threading.Event(), list[bool]()
-    start = BoundCall.enqueue
+    is_kept, is_given, is_read, seen = threading.Event(), threading.Event(), threading.Event(), list[bool]()
+    start, lock = BoundCall.enqueue, gemm._engine.executor.lock
+
+    class Noted:
+        """The device's lock, which says when a thread waits for it."""
+
+        def __enter__(self) -> None:
+            if not lock.acquire(blocking=False):
+                is_kept.set()
+                lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
 
     def noted(*how: Any) -> None:
         start(*how)
@@ -720,18 +731,19 @@ def test_what_the_host_reads_is_not_given_the_device_by_another_thread(
 
     def slowly(*operands: Any, **scalars: Any) -> None:
         is_read.set()
-        is_given.wait(0.5)  # for as long as it takes, were the device not kept from it
+        wait_for(lambda: is_kept.is_set() or is_given.is_set())
         seen.append(shared_memory(weights)._mapping is not None)  # type: ignore[union-attr]
         host_product(*operands, **scalars)
 
+    monkeypatch.setattr(gemm._engine.executor, "lock", Noted())
     monkeypatch.setattr(BoundCall, "enqueue", noted)
     monkeypatch.setattr(gemm_module, "host_product", slowly)
     on_host = threading.Thread(target=gemm, args=(matrix(1, 20), weights))
     on_host.start()
     assert is_read.wait(HANG_S)
     gemm(matrix(64, 20), weights)
-    on_host.join(20)
-    assert seen == [True]
+    join(on_host)
+    assert seen == [True] and is_given.is_set()
 
 
 FIRST_CALL = """

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,11 +44,7 @@ def test_the_winner_beats_the_default_and_carries_its_gain(store: Store) -> None
     assert winner.provenance.driver == "1.0"
 
 
-def test_time_that_trials_wait_for_another_program_does_not_count(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = time.monotonic
-
+def test_time_that_trials_wait_for_another_program_does_not_count(store: Store, clock: Clock) -> None:
     class Waiting(FakeWorker):
         """Its third trial waits for the device far longer than the budget."""
 
@@ -58,11 +53,11 @@ def test_time_that_trials_wait_for_another_program_does_not_count(
         def run(self, job: Job) -> Trial:
             if len(self.jobs) == 2:
                 self.waited_s = 1000.0
+                clock.sleep(1000.0)
             return super().run(job)
 
     worker = Waiting(invented_time)
-    monkeypatch.setattr(time, "monotonic", lambda: clock() + worker.waited_s)
-    outcome = search(store, worker, trials=6, seconds=100.0)
+    outcome = search(store, worker, trials=6, seconds=100.0, clock=clock)
     assert outcome.new_trials == 6
     limits_s = [job.run_limit_s for job in worker.jobs[3:] if job.verify and not job.is_cut_off]
     assert max(limits_s) < 100.0, "and what is usual follows from the trials' own time"

@@ -159,36 +159,48 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, boo
     for name in ("OPENCL_LAYERS", "LD_PRELOAD"):
         if name in variables and os.environ.get(name):
             variables = {**variables, name: f"{variables[name]}:{os.environ[name]}"}
-    try:
-        process = subprocess.Popen(command, env={**os.environ, **_BINARY_CACHES, **variables})  # noqa: S603
-    except OSError as error:
-        raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
-    with _passing_signals(process) as asked:
+    with _passing_signals() as passing:
+        try:
+            process = subprocess.Popen(command, env={**os.environ, **_BINARY_CACHES, **variables})  # noqa: S603
+        except OSError as error:
+            raise UsageError(f"{command[0]} cannot be started: {error.strerror}") from error
+        passing.to(process)
         while True:
             try:
                 status = process.wait()
             except KeyboardInterrupt:  # the terminal sends it to the program, too
-                asked.append(signal.SIGINT)
+                passing.asked.append(signal.SIGINT)
             else:
-                return status, bool(asked) or -status in _ENDING
+                return status, bool(passing.asked) or -status in _ENDING
+
+
+class _Passing:
+    """Passes on signals to a program once there is one; the second kills it."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        """The signals that have come so far."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def to(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        if self.asked:  # while it was being started
+            process.send_signal(self.asked[0])
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        self.asked.append(number)  # first, as the next may come while this one is being sent
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL if len(self.asked) > 1 else number)
 
 
 @contextmanager
-def _passing_signals(process: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
-    """While entered, SIGTERM and SIGHUP end the program, and this process goes on; a second one kills the program.
-
-    Gives the signals that have come so far.
-    """
-    asked: list[int] = []
-
-    def end(number: int, _: FrameType | None) -> None:
-        process.send_signal(signal.SIGKILL if asked else number)
-        asked.append(number)
-
+def _passing_signals() -> Iterator[_Passing]:
+    """While entered, SIGTERM and SIGHUP end the program, and this process goes on; a second one kills the program."""
+    passing = _Passing()
     numbers = [n for n in _ENDING if n != signal.SIGKILL and signal.getsignal(n) is not signal.SIG_IGN]
-    former = {number: signal.signal(number, end) for number in numbers}
+    former = {number: signal.signal(number, passing) for number in numbers}
     try:
-        yield asked
+        yield passing
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
