@@ -36,7 +36,7 @@ invented_time = searches.invented_time
 events.READ_EVERY_S = core.LOOK_S = 0.1  # invented devices are through with a job in a moment
 # Patience that a busy machine must not use up; tests of what happens then set it themselves.
 fleet.SILENT_S = fleet.TROUBLED_S = fleet.STORED_S = fleet.DOUBT_S = HANG_S
-fleet.CANCEL_PATIENCE_S = core.CANCEL_PATIENCE_S = core.END_S = HANG_S
+fleet.CANCEL_PATIENCE_S = core.END_S = HANG_S
 service_claim.LEASE_S = remote_worker.ANSWER_S = HANG_S
 
 

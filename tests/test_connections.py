@@ -158,6 +158,7 @@ def test_client_that_reads_none_of_its_answers_is_not_waited_for(
     assert client.jobs() == []
 
 
+@pytest.mark.long
 def test_client_with_a_small_buffer_gets_all_of_its_answers(tight: Server) -> None:
     with sending(tight.url, PAGES, receives=1024) as [connection]:
         wait_for(lambda: unsent(tight))

@@ -246,6 +246,7 @@ def test_a_large_database_that_is_gone_or_broken_when_asked_is_told(lazy: str) -
         opened.find("adreno-730", m=64, n=64, k=64)
 
 
+@pytest.mark.long
 def test_eight_processes_open_and_ask_at_once(lazy: str) -> None:
     code = (
         "import sys; from autotune.lookup import TuningTable\n"

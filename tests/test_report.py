@@ -154,6 +154,7 @@ def test_numbers_are_those_of_the_commands(database: Path, tmp_path: Path, run: 
     assert run(["report", *where]).out == (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_a_report_is_the_service_s_data(database: Path, tmp_path: Path) -> None:
     """What the page asks the service for; both come from the same functions."""
     pytest.importorskip("fastapi")
@@ -175,6 +176,7 @@ def test_a_report_is_the_service_s_data(database: Path, tmp_path: Path) -> None:
         assert device["families"]["gemm"]["networks"] == networks != []
 
 
+@pytest.mark.long
 def test_a_published_table_is_reported_without_a_database_and_without_packages_of_the_service(tmp_path: Path) -> None:
     code = (
         "import sys\n"
@@ -304,6 +306,7 @@ def test_networks_are_totalled_over_their_tuned_layers() -> None:
 # In a browser
 
 
+@pytest.mark.long
 def test_a_page_opens_from_disk_and_draws_itself(tmp_path: Path, browser: "Browser") -> None:
     from playwright.sync_api import expect
 

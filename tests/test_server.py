@@ -274,7 +274,7 @@ def test_server_that_stays_away_is_an_error_until_it_is_back(
         try:
             with pytest.raises(DatabaseAwayError, match="has been unreachable for 400 s"):
                 add(store)
-            patch.setattr(failures.time, "sleep", lambda _: pytest.fail("its patience is used up"))
+            patch.setattr("autotune.store.failures.time.sleep", lambda _: pytest.fail("its patience is used up"))
             with pytest.raises(DatabaseAwayError):
                 add(store)
         finally:

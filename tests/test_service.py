@@ -143,8 +143,10 @@ def both_work_on(client: Client, job: Any) -> None:
 @pytest.mark.long
 def test_equal_devices_share_one_search(server: Server, client: Client) -> None:
     default, own, helps = Paused(), Paused(at=2), Paused(at=2)
-    work = lambda job: default(job) and own(job)  # noqa: E731
-    with offering(server.url, "one", work) as one, offering(server.url, "two", helps) as two:
+    with (
+        offering(server.url, "one", lambda job: default(job) and own(job)) as one,
+        offering(server.url, "two", helps) as two,
+    ):
         job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=30, algorithms=["microtile"])
         both_work_on(client, job)
         default.goes_on.set()
@@ -171,8 +173,8 @@ def test_device_with_another_driver_helps_no_search(server: Server, client: Clie
         other = HandMade(server.url, "two", device=replace(DEVICE, driver="another"))
         assert other.answer()["trial"] is None
         with offering(server.url, "three"):  # free later, and sent to help: the other had its chance
-            jobs = lambda: {s["worker"]: s["job"] for s in client.devices()[-1]["stations"]}  # noqa: E731
-            wait_for(lambda: jobs() == {"one": job["id"], "two": None, "three": job["id"]})
+            expected = {"one": job["id"], "two": None, "three": job["id"]}
+            wait_for(lambda: {s["worker"]: s["job"] for s in client.devices()[-1]["stations"]} == expected)
             assert other.answer()["trial"] is None
             paused.goes_on.set()
             assert ended(client, job["id"])["state"] == "done"
@@ -187,8 +189,7 @@ def test_helper_goes_back_to_work_of_its_own(server: Server, client: Client, mon
         helps.goes_on.set()
 
     monkeypatch.setattr(Helpers, "recall_one", recalled)
-    work = lambda job: default(job) and own(job)  # noqa: E731
-    with offering(server.url, "one", work), offering(server.url, "two", helps):
+    with offering(server.url, "one", lambda job: default(job) and own(job)), offering(server.url, "two", helps):
         first = client.submit(DEVICE.slug, shapes=[SHAPE], trials=2000, algorithms=["microtile"])
         both_work_on(client, first)
         default.goes_on.set()

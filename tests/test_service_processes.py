@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -78,6 +77,9 @@ class Processes:
     def _start(self, name: str, command: list[str]) -> None:
         self._running[name] = subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True)
 
+    def suspend(self, name: str) -> None:
+        self._running[name].send_signal(signal.SIGSTOP)
+
     def end(self, name: str, number: int = signal.SIGKILL) -> int:
         process = self._running.pop(name)
         process.send_signal(number)
@@ -124,14 +126,16 @@ def test_one_worker_offers_every_phone_on_a_cable_and_they_share_a_job(
         assert all(station["trials"] for station in device["stations"]), device
 
 
-def test_a_job_survives_the_deaths_of_worker_and_service(processes: Processes, pocl: Device) -> None:
+def test_job_survives_the_deaths_of_worker_and_service(processes: Processes, pocl: Device) -> None:
     processes.start_service()
     processes.start_worker()
     with ExitStack() as stack:
         client = stack.enter_context(Client(processes.url, TOKEN))
         wait_for(lambda: [d for d in client.devices() if d["state"] == "idle"])
-        job = client.submit(pocl.slug, shapes=SHAPES, family="reduce", trials=6, seconds=16, algorithms=["serial"])
+        job = client.submit(pocl.slug, shapes=SHAPES, family="reduce", trials=16, algorithms=["serial"])
         wait_for(lambda: client.job(job["id"])["problems"][0]["progress"] and _trials(processes) >= 3)
+        processes.suspend("worker")
+        wait_for(lambda: _in_flight(processes))  # and stays so
         processes.end("worker")
         processes.start_worker()
         wait_for(lambda: client.job(job["id"])["problems"][0]["attempts"] >= 2)
@@ -153,7 +157,7 @@ def test_a_job_survives_the_deaths_of_worker_and_service(processes: Processes, p
     assert processes.end("service", signal.SIGTERM) == 0
 
 
-def test_a_worker_tunes_a_family_from_outside_the_package(
+def test_worker_tunes_a_family_from_outside_the_package(
     processes: Processes, pocl: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(FILES, str(Path(__file__).with_name("transpose_family.py")))
@@ -174,7 +178,7 @@ def test_a_worker_tunes_a_family_from_outside_the_package(
     assert known["axes"] == ["rows", "columns"] and known["shape_examples"] == ["512,768"]
 
 
-def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_stored_later(
+def test_service_ends_though_its_database_is_stuck_and_results_are_stored_later(
     processes: Processes,
 ) -> None:
     """Two equal devices share a search; another program holds the database just when both have brought a result."""
@@ -185,7 +189,7 @@ def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_st
         client = stack.enter_context(Client(processes.url, TOKEN))
         wait_for(lambda: _is_up(processes.url))
         database = stack.enter_context(
-            closing(sqlite3.connect(processes.database, isolation_level=None, check_same_thread=False))
+            closing(sqlite3.connect(processes.database, HANG_S, isolation_level=None, check_same_thread=False))
         )
         both, told = threading.Barrier(len(names)), Counter[str]()
 
@@ -204,7 +208,7 @@ def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_st
         wait_for(lambda: len([d for d in client.devices() for _ in d["stations"]]) == len(names))
         job = client.submit(INVENTED_PROCESSOR.slug, shapes=[shape], trials=20, algorithms=["microtile"])
         wait_for(lambda: database.in_transaction and both.n_waiting == 0)
-        time.sleep(0.5)  # both are brought, and wait to be stored
+        wait_for(lambda: [s["trials"] for d in client.devices() for s in d["stations"]] == [3, 3])  # to be stored
         assert processes.end("service", signal.SIGTERM) == 0
         assert database.in_transaction
         stored.set()
@@ -225,12 +229,17 @@ def test_a_service_ends_though_its_database_is_stuck_and_what_was_measured_is_st
         assert before <= set(searched)
 
 
+def _in_flight(processes: Processes) -> bool:
+    with Store.open(processes.database, read_only=True) as store:
+        return bool(store.in_flight())
+
+
 def _trials(processes: Processes) -> int:
     with Store.open(processes.database, read_only=True) as store:
         return sum(sum(store.trial_counts(d.slug).by_state.values()) for d in store.devices())
 
 
-def test_a_wrong_token_ends_a_worker_at_once(processes: Processes, tmp_path: Path, pocl: Device) -> None:
+def test_wrong_token_ends_a_worker_at_once(processes: Processes, tmp_path: Path, pocl: Device) -> None:
     processes.start_service()
     wait_for(lambda: _is_up(processes.url))
     wrong = tmp_path / "wrong"

@@ -76,6 +76,7 @@ def test_none_is_left_without_a_start_where_trials_take_far_longer_than_thought(
     assert all(outcome.winner and not outcome.winner.is_final for outcome in outcomes), "no time for finals"
 
 
+@pytest.mark.long
 def test_time_goes_where_most_calls_are(store: Store, clock: Clock) -> None:
     worker, recorder = worker_of(clock, lambda _: 0.5), Recorder()
     few, many, none = share(store, clock, worker, 45, recorder, calls=(1, 1000, 1))
@@ -85,6 +86,7 @@ def test_time_goes_where_most_calls_are(store: Store, clock: Clock) -> None:
     assert many.seconds > few.seconds > 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_estimates")
 @pytest.mark.parametrize(("calls", "is_even"), [((1, 1), True), ((2, 2), False)])
 def test_without_call_counts_a_long_kernel_weighs_no_more_than_a_short_one(

@@ -360,6 +360,7 @@ def test_import_of_the_same_problem_twice_keeps_the_faster(store: Store) -> None
 # Several programs at once
 
 
+@pytest.mark.long
 def test_two_programs_make_and_fill_one_database(place: str) -> None:
     programs = [start(ADD_TRIALS, place, who, "200") for who in ("left", "right")]
     for program in programs:
@@ -394,6 +395,7 @@ def test_many_threads_open_a_new_database_at_once(place: str) -> None:
         assert store.devices() == [DEVICE]
 
 
+@pytest.mark.long
 def test_kills_lose_no_stored_trial(place: str) -> None:
     told = 0
     for round_number in range(4):
@@ -411,6 +413,7 @@ def test_kills_lose_no_stored_trial(place: str) -> None:
             assert told <= len(store.trials("shared", "gemm")) <= told + round_number + 1
 
 
+@pytest.mark.long
 def test_kill_while_the_database_is_made_leaves_nothing_in_the_way(place: str) -> None:
     # The programs end in the middle of the migration, with the transaction open.
     program = "import os, sys; from autotune.store import Store\n"
@@ -571,6 +574,7 @@ def test_an_empty_file_becomes_a_database(path: Path) -> None:
         assert store.devices() == []
 
 
+@pytest.mark.long
 def test_alembic_is_not_imported_for_a_current_database(path: Path) -> None:
     program = "import sys; from autotune.store import Store; Store.open(sys.argv[1]).devices()\n"
     program += "print(sorted(m for m in sys.modules if m.split('.')[0] in ('alembic', 'optuna', 'numpy', 'pyopencl')))"
@@ -789,6 +793,7 @@ def filled(place: str | Path) -> Store:
     return store
 
 
+@pytest.mark.long
 def test_a_read_only_file_is_named(public: Path) -> None:
     path = public / "store.sqlite"
     filled(path).close()
@@ -797,6 +802,7 @@ def test_a_read_only_file_is_named(public: Path) -> None:
     assert as_another_user(path, "ro") == "['adreno-730'] 0"
 
 
+@pytest.mark.long
 def test_a_read_only_folder_is_named(public: Path) -> None:
     path = public / "store.sqlite"
     filled(path).close()
@@ -808,6 +814,7 @@ def test_a_read_only_folder_is_named(public: Path) -> None:
     assert as_another_user(public / "new.sqlite", "rw").startswith("ReadOnlyDatabaseError the folder")
 
 
+@pytest.mark.long
 def test_a_database_that_was_not_closed_is_not_read_without_its_log(public: Path) -> None:
     source, path = public / "source.sqlite", public / "copy.sqlite"
     with filled(source):
@@ -820,6 +827,7 @@ def test_a_database_that_was_not_closed_is_not_read_without_its_log(public: Path
     assert as_another_user(path, "ro") == "['adreno-730'] 0"
 
 
+@pytest.mark.long
 def test_a_snapshot_lies_in_a_read_only_folder(public: Path) -> None:
     path = public / "snapshot.sqlite"
     with filled(public / "store.sqlite") as store:
@@ -957,6 +965,7 @@ print(failures)
 """
 
 
+@pytest.mark.long
 def test_snapshots_and_new_databases_are_made_in_several_threads(path: Path) -> None:
     """In a process of its own, since Alembic in two threads may end it."""
     filled(path).close()

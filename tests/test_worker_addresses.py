@@ -61,6 +61,7 @@ def measuring(
         yield first, job
 
 
+@pytest.mark.long
 def test_result_for_a_service_that_is_gone_is_delivered_to_the_next(
     tmp_path: Path, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +88,7 @@ def test_result_for_a_service_that_is_gone_is_delivered_to_the_next(
     assert any(f"trying again at http://127.0.0.1:{ports[1]}" in line for line in told)
 
 
+@pytest.mark.long
 def test_result_that_an_ending_service_did_not_store_is_delivered_to_the_next(
     tmp_path: Path, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_trial_given_again_is_not_measured_again(monkeypatch: pytest.MonkeyPatch
     assert worker.jobs == [job]
 
 
+@pytest.mark.long
 def test_worker_stays_with_one_service_and_skips_dead_addresses_without_a_pause(
     tmp_path: Path, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ def here(api: TestClient) -> str:
     return f"/api/workers/{api.post('/api/workers', json=worker).json()['id']}/turn"
 
 
-def test_a_turn_without_news_has_nothing(api: TestClient, here: str) -> None:
+def test_turn_without_news_has_nothing(api: TestClient, here: str) -> None:
     answer = api.post(here, json=TURN)
     assert (answer.status_code, answer.json()) == (200, NOTHING)
 
@@ -49,7 +49,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("body", BAD, ids=range(len(BAD)))
-def test_a_turn_that_cannot_be_read_is_refused(api: TestClient, here: str, body: bytes) -> None:
+def test_malformed_turn_is_refused(api: TestClient, here: str, body: bytes) -> None:
     if b"session" not in body and body != b"{}":
         body = body.replace(b'{"', f'{{"session": "{SESSION}", "'.encode(), 1)
     answer = api.post(here, content=body, headers=JSON)
@@ -58,11 +58,11 @@ def test_a_turn_that_cannot_be_read_is_refused(api: TestClient, here: str, body:
 
 
 @pytest.mark.parametrize("path", [f"/api/workers/{ID}/turn", "/api/workers/x/turn"])
-def test_a_turn_of_nobody_is_refused(api: TestClient, path: str) -> None:
+def test_turn_of_an_unknown_worker_is_refused(api: TestClient, path: str) -> None:
     assert api.post(path, json=TURN, follow_redirects=False).status_code in (404, 422)
 
 
-def test_a_turn_is_bounded_and_may_come_in_pieces(api: TestClient, here: str) -> None:
+def test_turn_is_bounded_and_may_come_in_pieces(api: TestClient, here: str) -> None:
     body = json.dumps(TURN).encode()
     assert api.post(here, content=iter([body[:9], body[9:]]), headers=JSON).json() == NOTHING
     large = body[:-1] + b" " * MAX_BODY_BYTES + b"}"
@@ -72,7 +72,7 @@ def test_a_turn_is_bounded_and_may_come_in_pieces(api: TestClient, here: str) ->
         assert "MiB" in answer.json()["error"]["message"]
 
 
-def test_a_turn_needs_the_token_for_writing(store: Store) -> None:
+def test_turn_needs_the_token_for_writing(store: Store) -> None:
     access = Access(tokens={Role.ADMIN: WRITING, Role.READER: READING})
     with TestClient(make_app(Service(store), access), base_url="http://10.0.0.5:8765") as api:
         path = f"/api/workers/{ID}/turn"

@@ -20,8 +20,9 @@ from autotune.kernels.render import provenance_now
 from autotune.model.device import Device
 from autotune.model.events import Event
 from autotune.remote.wire import code_version, read_job, read_trial
+from autotune.service import fleet
 from autotune.service.events import Feed
-from autotune.service.fleet import CANCEL_PATIENCE_S, Fleet, in_fair_order, open_to
+from autotune.service.fleet import Fleet, in_fair_order, open_to
 from autotune.service.lookups import Lookups
 from autotune.service.membership import Membership
 from autotune.service.neighbours import Neighbours, Stations, station_views
@@ -170,7 +171,7 @@ class Service:
         search.cancel()
         self._hurry(search)
         if self._loop is not None:
-            self._loop.call_later(CANCEL_PATIENCE_S, self.wake)
+            self._loop.call_later(fleet.CANCEL_PATIENCE_S, self.wake)
 
     def stations(self) -> Stations:
         """Return all stations, those of other services that share the database included."""
