@@ -816,6 +816,7 @@ def spoilt(family: Any, configuration: Configuration, plan: Plan) -> str:
 # The command
 
 
+@pytest.mark.long
 def test_the_command_writes_the_folder(
     tuned: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_exhaustive_goes_by_rows_and_random_by_its_seed() -> None:
     assert drawn("random", 1) == drawn("random", 1) != drawn("random", 2)
 
 
+@pytest.mark.long
 def test_tpe_learns_through_what_its_proposals_are_moved_to(tmp_path: Path) -> None:
     def late_mean(name: str, seed: int) -> float:
         worker = FakeWorker(time_of)

@@ -108,6 +108,7 @@ def test_the_rule_takes_one_launch_where_it_may() -> None:
 # Right, also on the second call
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("problem", "configuration"), CASES)
 def test_many_calls_in_a_row_are_right_and_alike(
     pocl: Device, measurer: Measurer, problem: Problem, configuration: Configuration

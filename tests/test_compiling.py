@@ -228,6 +228,7 @@ def test_a_device_that_cannot_be_used_and_an_unknown_algorithm_are_errors(store:
         compile_space(DEVICE, PROBLEM, store, SAMPLE, command=(sys.executable, "-c", "raise SystemExit(3)"))
 
 
+@pytest.mark.long
 def test_on_a_real_compiler(store: Store, pocl: Device) -> None:
     extent = Extent(algorithms=("naive", "dot"), sample=3, jobs=1)
     report = compile_space(pocl, GemmProblem(m=8, n=8, k=8), store, extent)

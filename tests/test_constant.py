@@ -328,6 +328,7 @@ def test_prepared_weights_use_the_winner_that_was_tuned_for_them(pocl: Device, t
     assert "64x48x40 constant=b was measured" in once.because
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_plain_tuned", [True, False])
 def test_prepared_weights_without_a_winner_of_their_own(pocl: Device, tmp_path: Path, is_plain_tuned: bool) -> None:
     entry = Entry(problem=PLAIN, configuration=GUARDED, time_ns=1e4, driver=pocl.driver, version=pocl.version)

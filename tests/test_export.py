@@ -42,7 +42,7 @@ from autotune.paths import data_folder
 from autotune.predict import keep_predictors
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from factories import LARGE_GPU, evaluation, naive, product, provenance, random_configuration, winner
+from factories import LARGE_GPU, evaluation, first_short, naive, product, provenance, random_configuration, winner
 
 ADRENO = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", driver="OpenCL 3.0 */ int x; // ??/",
@@ -57,15 +57,15 @@ CPU = Device(
 )  # fmt: skip
 BARE = Device(slug="mali-t628", vendor="ARM", model="Mali-T628", family="mali")
 UNTUNED = (
+    Device(
+        slug="adreno-610", vendor="Qualcomm", model="Adreno 610", family="adreno",
+        limits=replace(ADRENO.limits, compute_units=3, sub_group_sizes=(64, 128)),
+    ),
     BARE,
     Device(slug="nvidia-test", vendor="NVIDIA", model="test", family="nvidia", limits=LARGE_GPU),
     Device(
         slug="nvidia-matrix-units", vendor="NVIDIA", model="test", family="nvidia",
         limits=replace(LARGE_GPU, has_matrix_units=True, has_float16=True, declared_local_memory_bytes=144 * 1024),
-    ),
-    Device(
-        slug="adreno-610", vendor="Qualcomm", model="Adreno 610", family="adreno",
-        limits=replace(ADRENO.limits, compute_units=3, sub_group_sizes=(64, 128)),
     ),
     replace(CPU, slug="pocl-untuned", limits=replace(CPU.limits, ordering_standard=300)),
     Device(
@@ -302,6 +302,7 @@ def compile_text(compiler: tuple[str, ...], text: str, folder: Path, *arguments:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 @needs_compiler
 @pytest.mark.parametrize("compiler", [C, CPP], ids=["c99", "c++11"])
 def test_the_header_compiles_without_warnings(store: Store, tmp_path: Path, compiler: tuple[str, ...]) -> None:
@@ -541,7 +542,7 @@ def default_answers(device: Device, family: str, problems: list[Fields], folder:
 
 
 @needs_compiler
-@pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
+@pytest.mark.parametrize("device", first_short(UNTUNED, 1))
 def test_c_chooses_the_reductions_of_python(tmp_path: Path, device: Device) -> None:
     """Rows of all lengths, with gaps of all sizes between them."""
     numbers = random.Random(6)
@@ -559,7 +560,7 @@ def test_c_chooses_the_reductions_of_python(tmp_path: Path, device: Device) -> N
 
 
 @needs_compiler
-@pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
+@pytest.mark.parametrize("device", first_short(UNTUNED, 1))
 def test_c_chooses_the_row_operations_of_python(tmp_path: Path, device: Device) -> None:
     """Operations of all kinds on rows of all lengths, with gaps of all sizes between them, and what is no problem."""
     numbers = random.Random(7)
@@ -578,7 +579,7 @@ def test_c_chooses_the_row_operations_of_python(tmp_path: Path, device: Device) 
 
 
 @needs_compiler
-@pytest.mark.parametrize("device", UNTUNED, ids=lambda device: device.slug)
+@pytest.mark.parametrize("device", first_short(UNTUNED, 1))
 def test_c_chooses_the_defaults_of_python(tmp_path: Path, device: Device) -> None:
     """Many shapes, since each decides between some 40 candidates."""
     numbers = random.Random(5)

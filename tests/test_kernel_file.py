@@ -300,6 +300,7 @@ def test_check_says_what_a_refusal_may_mean_and_that_an_output_may_keep_elements
         assert "has the device sub-groups, as autotune devices tells?" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("word", ["RESTRICT", "__restrict__", "__restrict", "restrict", "const MINE"])
 def test_words_after_the_star_hide_no_type(
     folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str], word: str
@@ -723,6 +724,7 @@ def test_a_template_that_is_none_is_named_with_its_line(folder: Path) -> None:
         names_read(family, "scale")
 
 
+@pytest.mark.long
 def test_a_default_that_is_not_possible_is_told(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
     family_of(folder, FILE.replace("PER_ITEM <= n", "PER_ITEM > 1"))
     options = ["--device", pocl.selector, "--trials", "1", "--db", str(folder / "tuned.sqlite")]
@@ -814,6 +816,7 @@ def test_a_later_size_without_any_configuration_is_refused_before_the_first_is_m
     assert worker.jobs == []
 
 
+@pytest.mark.long
 def test_the_reason_is_told_where_every_configuration_fails(
     folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -825,6 +828,7 @@ def test_the_reason_is_told_where_every_configuration_fails(
     assert "no configuration gave correct results for 1000: " in last and "1000" in last and "uint8" in last, last
 
 
+@pytest.mark.long
 def test_every_configuration_is_compared_with_the_reference_kernel(folder: Path, pocl: Device) -> None:
     family = family_of(folder)
     for configuration in (family.usual, Configuration.of("scale", PER_ITEM=4, GROUP=16)):
@@ -895,6 +899,7 @@ def test_stored_contents_and_outputs_are_used(folder: Path, pocl: Device) -> Non
     assert trial_of(pocl, family_of(folder, text), "37").state is TrialState.WRONG_RESULT
 
 
+@pytest.mark.long
 def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
     family_of(folder)
     file, database = str(folder / "scale.toml"), str(folder / "tuned.sqlite")
@@ -1017,6 +1022,7 @@ def doubled(x: object) -> object:
     return 2.5 * x  # type: ignore[operator]
 
 
+@pytest.mark.long
 def test_python_tunes_a_source_with_a_function_as_reference(
     folder: Path, pocl: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1042,6 +1048,7 @@ def test_the_schema_knows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert described.startswith("It only prepares constant data")
 
 
+@pytest.mark.long
 def test_a_wrong_default_fails_the_check(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "scale.cl").write_text(SOURCE.replace("factor * x[at]", "x[at]", 1))
     family_of(folder)

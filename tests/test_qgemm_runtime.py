@@ -25,6 +25,7 @@ from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.runtime import Gemm, QGemm, from_awq, from_gptq
 from autotune.space.search_space import SearchSpace
+from factories import first_short
 
 IN_FILES = [name for name, one in FORMATS.items() if not one.in_arrays]
 NAIVE = FAMILY.complete(Configuration.of("naive", relaxed_math="off"))
@@ -118,13 +119,16 @@ def test_modes(make: Callable[..., QGemm], mode: str, relative: float) -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "wanted"),
-    [
-        ("own_rows", {"w_storage": "buffer", "x_storage": "buffer"}),
-        ("own_rows", {"w_storage": "image", "x_storage": "image"}),
-        ("own_rows", {"w_storage": "image", "x_storage": "buffer"}),
-        ("shared_rows", {"layout": "rows"}),
-        ("shared_rows", {"layout": "file"}),
-    ],
+    first_short(
+        [
+            ("own_rows", {"w_storage": "buffer", "x_storage": "buffer"}),
+            ("own_rows", {"w_storage": "image", "x_storage": "image"}),
+            ("own_rows", {"w_storage": "image", "x_storage": "buffer"}),
+            ("shared_rows", {"layout": "rows"}),
+            ("shared_rows", {"layout": "file"}),
+        ],
+        2,
+    ),
 )
 def test_packed_once_in_every_layout(
     make: Callable[..., QGemm], pocl: Device, algorithm: str, wanted: dict[str, str]
@@ -156,12 +160,15 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(
     ("algorithm", "wanted", "name"),
-    [
-        (algorithm, wanted, name)
-        for algorithm, wanted in LAYOUTS
-        for name in FORMATS
-        if not (algorithm == "shared_rows" and FORMATS[name].in_arrays)  # such weights lie in rows already
-    ],
+    first_short(
+        [
+            (algorithm, wanted, name)
+            for algorithm, wanted in LAYOUTS
+            for name in FORMATS
+            if not (algorithm == "shared_rows" and FORMATS[name].in_arrays)  # such weights lie in rows already
+        ],
+        3,
+    ),
 )
 def test_what_was_packed_becomes_the_bytes_of_the_file_again(
     make: Callable[..., QGemm], pocl: Device, algorithm: str, wanted: dict[str, Any], name: str
@@ -186,7 +193,7 @@ def test_what_was_packed_becomes_the_bytes_of_the_file_again(
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 4])
-@pytest.mark.parametrize("name", ["q4_0", "q8_0", "q4_k", "q6_k", "mxfp4", "int4z-g32"])
+@pytest.mark.parametrize("name", first_short(["q4_0", "q8_0", "q4_k", "q6_k", "mxfp4", "int4z-g32"], 1))
 def test_vectors_of_integers(make: Callable[..., QGemm], pocl: Device, name: str, chunk: int) -> None:
     problem = QGemmProblem(m=37, n=3, k=512, weights=name, mode="int8")
     lanes = 4 // chunk

@@ -123,6 +123,7 @@ def test_the_default_takes_over_from_all_that_fail(store: Store, winner: Winner)
     assert (lost.after, recheck_text(lost)) == (None, "failed: nothing replaces it")
 
 
+@pytest.mark.long
 def test_a_winner_of_another_search_space_is_not_run(store: Store, winner: Winner) -> None:
     odd = Configuration.of("microtile", **{**dict(winner.configuration.values), "micro_tile_m": 77})
     store.record_winner(dataclasses.replace(winner, configuration=odd, time_ns=1.0))

@@ -304,6 +304,7 @@ def test_images_over_buffers_are_kept_as_long_as_the_caller_keeps_the_buffers() 
 # Shared memory
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("image", [False, True], ids=["buffer", "image"])
 def test_a_product_of_1024_cubed_copies_no_byte(make: Callable[..., Gemm], image: bool) -> None:
     gemm = make(FROM_IMAGE if image else FROM_BUFFER)
@@ -652,6 +653,7 @@ def test_what_a_port_refuses_late_gives_way_too(
     assert not to_refuse and chosen and "does not work here" in chosen.because
 
 
+@pytest.mark.long
 def test_a_configuration_illegal_here_is_passed_over(make: Callable[..., Gemm]) -> None:
     groups = Configuration.of("naive", work_group_m=32, work_group_n=128)
     gemm, a, b = make(groups), matrix(40, 20), matrix(20, 130)
@@ -758,6 +760,7 @@ print(json.dumps([right, gemm.stats.programs_compiled, gemm.stats.programs_loade
 """
 
 
+@pytest.mark.long
 def test_the_next_process_loads_what_this_one_compiled(pocl: Device, tmp_path: Path) -> None:
     def start(number: int) -> Any:
         environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "POCL_CACHE_DIR": str(tmp_path / str(number))}

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -61,12 +62,20 @@ class TestShell:
         assert ("warning: the plainest kernel won" in done.stderr) == bool(status)
         assert "called: export" in done.stdout
 
-    def test_coverage_is_of_all_tests_only(self, tmp_path: Path) -> None:
-        (tmp_path / "all").mkdir()
-        (tmp_path / "one").mkdir()
-        assert "--cov" in self._run(tmp_path / "all", "test", "").stdout
-        one = self._run(tmp_path / "one", "test", "", "tests/test_cli.py").stdout
-        assert one.splitlines()[-1].endswith("tests/test_cli.py") and "--cov" not in one
+    @pytest.mark.parametrize(
+        ("arguments", "checks"),
+        [
+            ([], ["ruff check .", "ruff format --check .", "mypy", "pytest"]),
+            (["tests/test_cli.py"], ["pytest tests/test_cli.py"]),
+            (["--long"], ["pytest --cov", "pytest -m long"]),
+            (["--long", "-k", "capture"], ["pytest -m long -k capture"]),
+        ],
+    )
+    def test_each_tier_of_tests_runs_its_checks(self, tmp_path: Path, arguments: list[str], checks: list[str]) -> None:
+        done = self._run(tmp_path, "test", "", *arguments)
+        assert done.returncode == 0, done.stderr
+        called = re.sub(r"called: -m | --numprocesses \d+ --dist worksteal", "", done.stdout).splitlines()
+        assert called == checks
 
 
 class TestForetoldGain:

@@ -123,6 +123,7 @@ def slowing(factor: float, after_jobs: int) -> tuple[FakeWorker, Callable[[], se
     return worker, lambda: set(worker.measured)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after_jobs", [33, 40, 47])
 def test_a_device_that_slows_by_40_percent_half_way_still_gets_its_best(
     store: Store, clock: Clock, after_jobs: int

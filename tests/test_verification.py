@@ -88,6 +88,7 @@ def gemm_of(device: Device, folder: Path, driver: str = "another", **settings: A
     return Gemm(device.selector, table=table(device, driver), binaries=folder, host_blas=False, **settings)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fate", ["wrong", "abort", "hang"])
 def test_what_this_driver_fails_at_gives_way_with_a_warning(
     pocl: Device,
@@ -166,6 +167,7 @@ def test_a_verdict_is_kept_for_the_next_process(
     assert chosen and chosen.configuration != TILE
 
 
+@pytest.mark.long
 def test_where_everything_fails_an_error_says_so(
     pocl: Device, tmp_path: Path, fates: Callable[[dict[str, str]], None]
 ) -> None:
