@@ -28,6 +28,14 @@ JOB = Job(selector="0:0", problem=GemmProblem(m=96, n=96, k=96), configuration=F
 SESSION = "0" * 32
 
 
+@pytest.fixture(autouse=True)
+def _limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the product's limits, which tests of whole services raise for their process (`invented_service`)."""
+    seconds = {"SILENT_S": 60.0, "TROUBLED_S": 60.0, "DOUBT_S": 15.0, "CANCEL_PATIENCE_S": 5.0, "STORED_S": 10.0}
+    for name, value in seconds.items():
+        monkeypatch.setattr(fleet_module, name, value)
+
+
 class Scene:
     """A fleet, what it asks of the rest of its service, and a clock that goes on only as tests say."""
 
