@@ -28,6 +28,13 @@ JOB = Job(selector="0:0", problem=GemmProblem(m=96, n=96, k=96), configuration=F
 SESSION = "0" * 32
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever tests of whole services in this process have set."""
+    for name, seconds in (("SILENT_S", 60.0), ("TROUBLED_S", 60.0), ("CANCEL_PATIENCE_S", 5.0), ("DOUBT_S", 15.0)):
+        monkeypatch.setattr(fleet_module, name, seconds)
+
+
 class Scene:
     """A fleet, what it asks of the rest of its service, and a clock that goes on only as tests say."""
 
