@@ -155,6 +155,22 @@ def test_reader_that_falls_behind_is_cut_off() -> None:
     assert asyncio.run(follow()) == [[], [b"x"]]
 
 
+def test_pool_refuses_what_does_not_fit_and_takes_more_once_there_is_room() -> None:
+    goes_on = threading.Event()
+
+    async def ask() -> None:
+        pool = pools.Pool("tables", threads=1, waiting=1)
+        asked = [asyncio.ensure_future(pool.run(goes_on.wait, HANG_S)) for _ in range(3)]
+        with pytest.raises(pools.BusyError, match="too many requests for tables"):
+            await asked.pop()
+        goes_on.set()
+        assert await asyncio.gather(*asked) == [True, True]
+        assert await pool.run(len, "again") == 5
+        pool.close()
+
+    asyncio.run(ask())
+
+
 @pytest.mark.long
 def test_heavy_answers_keep_no_worker_waiting(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, begun = threading.Event(), threading.Semaphore(0)

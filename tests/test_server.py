@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 import factories
@@ -371,3 +372,32 @@ def test_length_of_an_outage_may_be_asked_as_it_ends(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(failures.Outage, "_since", property(lambda _: next(since)), raising=False)
     outage = failures.Outage.__new__(failures.Outage)
     assert outage.seconds > 0
+
+
+@pytest.mark.parametrize(("failing", "hurries"), [(3, False), (9, False), (9, True)])
+def test_transaction_is_tried_again_while_the_server_is_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failing: int, hurries: bool
+) -> None:
+    now, tries = 1000.0, list[float]()
+
+    def sleep(_: float) -> None:
+        nonlocal now
+        now += 100.0
+
+    def work() -> int:
+        tries.append(now)
+        if len(tries) <= failing:
+            raise OperationalError("COMMIT", None, Exception("gone"), connection_invalidated=True)
+        return 5
+
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    patience = failures.Patience(outage=failures.Outage(), hurries=lambda: hurries)
+    if failing == 3:
+        assert failures.attempt(work, "there", patience) == 5
+        assert [record.getMessage() for record in caplog.records] == [
+            "there cannot be reached (gone): trying again for up to 300 s", "there can be reached again after 300 s",
+        ]  # fmt: skip
+    else:
+        with pytest.raises(DatabaseAwayError, match=f"unreachable for {0 if hurries else 400} s"):
+            failures.attempt(work, "there", patience)
+        assert len(tries) == (1 if hurries else 5)

@@ -464,6 +464,27 @@ def test_trial_that_was_never_begun_is_not_to_blame_and_one_lost_with_another_pr
     assert left == [Holder(worker="w2", session="now"), Holder(worker="w1", session="before"), equal_device]
 
 
+def test_restarted_service_queues_what_was_searched_and_takes_late_results(store: Store) -> None:
+    """As after a service that was killed with its container."""
+    store.add_device(DEVICE)
+    job_id, session = store.jobs.add(NEW), "0" * 32
+    assert store.jobs.take(DEVICE.slug, "w1", model_of(DEVICE)) is not None
+    held = Holder(worker="w1", session=digest_of(session)[:32], selector="0:0")
+    store.begin_trial(DEVICE, PROBLEM, FAMILY.baseline, elsewhere(held))
+    trial = plain_trial(FakeWorker(lambda _: 5000.0).run(JOB))
+    form = {
+        "name": "w1", "secret": "1" * 64, "session": session, "code": code_version(), "selector": "0:0",
+        "device": wire.plain_device(DEVICE), "results": [{"id": "0" * 16, "job": wire.plain_job(JOB), "trial": trial}],
+    }  # fmt: skip
+    with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as api:
+        assert api.get(f"/api/jobs/{job_id}").json()["counts"] == {"queued": 1}
+        assert store.in_flight() and store.quarantined() == [], "its worker may have it"
+        for _ in range(2):  # the first answer is lost
+            assert api.post("/api/workers", json=form).status_code == 200
+        assert [its.trial.time_ns for its in store.trials(DEVICE.slug, "gemm")] == [5000.0]
+        assert store.in_flight() == [] == store.quarantined()
+
+
 @pytest.mark.long
 def test_result_delivered_again_to_a_service_on_another_host_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

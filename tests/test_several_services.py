@@ -25,6 +25,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.trial import Job, Request
 from autotune.remote import Client
 from autotune.remote.worker import Offer
+from autotune.service import membership as membership_module
 from autotune.service import neighbours
 from autotune.service.events import Feed
 from autotune.service.fleet import Fleet
@@ -35,7 +36,7 @@ from autotune.service.server import Server
 from autotune.store import Attempt, Holder, Store, new_owner, shared_queue
 from autotune.store.jobs import JobKind, JobLedger, JobProblem, JobState, NewJob
 from autotune.store.notices import MAX_BYTES, Notices
-from autotune.store.shared_queue import SharedQueue
+from autotune.store.shared_queue import Held, SharedQueue
 from autotune.store.workers import model_of
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import Server as Database
@@ -356,6 +357,29 @@ class Bus(Notices):
     def send(self, notice: str) -> bool:
         self.sent.append(notice)
         return True
+
+
+def test_service_is_fresh_for_a_while_after_a_heartbeat_that_was_stored() -> None:
+    now, held = 1000.0, Held(problems=frozenset({1}), cancelled=frozenset())
+    seen: list[tuple[str, Held, bool]] = []
+    beats = iter([StoreError("the database is away")])
+
+    def beat() -> Held:
+        for error in beats:
+            raise error
+        return held
+
+    jobs: Any = SimpleNamespace(beat=beat, recover=lambda _: 0)
+    membership = Membership(
+        jobs, lambda: "searches", lambda *given: seen.append((*given, membership.is_fresh)), lambda: now
+    )
+    with pytest.raises(StoreError):
+        membership.beat()
+    assert (membership.is_fresh, seen) == (False, [])
+    membership.beat()
+    assert (membership.is_fresh, seen) == (True, [("searches", held, False)]), "first it gives up what it has lost"
+    now += membership_module.FRESH_SHARE * shared_queue.STALLED_S
+    assert [membership.is_fresh] == [False]
 
 
 def test_services_hear_of_the_stations_and_events_of_others_for_a_while() -> None:

@@ -122,6 +122,7 @@ def test_nothing_is_measured_twice_over_many_slices(store: Store, clock: Clock) 
     assert sum(outcome.new_trials for outcome in outcomes) == len(recorder.order)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_estimates")
 def test_what_is_built_and_waits_is_not_in_flight_while_others_are_measured(store: Store, clock: Clock) -> None:
     strangers: list[object] = []
@@ -140,6 +141,7 @@ def test_what_is_built_and_waits_is_not_in_flight_while_others_are_measured(stor
     assert builds.is_closed
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_estimates")
 def test_models_that_do_not_fit_into_memory_are_made_anew(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
@@ -246,6 +248,7 @@ class TestGainLeft:
         assert [gain.is_due(15 + i) for i in range(EVERY_TRIALS + 1)] == [False] * EVERY_TRIALS + [True]
 
 
+@pytest.mark.long
 def test_a_search_ends_where_less_is_left_to_gain_than_asked_for(store: Store, tmp_path: Path) -> None:
     def run(threshold: float, name: str) -> Outcome:
         with Store.open(tmp_path / f"{name}.sqlite") as own:

@@ -29,12 +29,17 @@ class Membership(Generic[_Searches]):
     """Renews the heartbeat of a service in a thread, and takes up what other services have lost."""
 
     def __init__(
-        self, jobs: JobLedger, searches: Callable[[], _Searches], on_beat: Callable[[_Searches, Held], None]
+        self,
+        jobs: JobLedger,
+        searches: Callable[[], _Searches],
+        on_beat: Callable[[_Searches, Held], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_beat` is called after each heartbeat with what `searches` returned before it, and what is held."""
         self._jobs = jobs
         self._searches = searches
         self._on_beat = on_beat
+        self._clock = clock
         self._beaten = float("-inf")
         self._is_due = threading.Event()
         self._is_over = False
@@ -42,7 +47,7 @@ class Membership(Generic[_Searches]):
     @property
     def is_fresh(self) -> bool:
         """Whether no other service can have taken our searches unnoticed; else no trial may be launched."""
-        return time.monotonic() - self._beaten < FRESH_SHARE * shared_queue.STALLED_S
+        return self._clock() - self._beaten < FRESH_SHARE * shared_queue.STALLED_S
 
     @contextlib.contextmanager
     def kept(self, patience_s: float) -> Iterator[None]:
@@ -63,7 +68,7 @@ class Membership(Generic[_Searches]):
 
     def beat(self) -> None:
         """Renew the heartbeat. Raises StoreError."""
-        searches, began = self._searches(), time.monotonic()
+        searches, began = self._searches(), self._clock()
         self._on_beat(searches, self._jobs.beat())  # before this service counts as fresh
         self._beaten = began
         if count := self._jobs.recover(None):
