@@ -25,12 +25,14 @@ class Proposals:
 
     CANDIDATES = 12
     """Configurations ranked best by the family's rule, which are measured first."""
+    LOOKED_AT = 4 * CANDIDATES
+    """Configurations ranked best among which doubtful ones give way to others."""
     SLOW_FACTOR = 3.0
     """A configuration cut off as too slow is at least this many times slower than the best."""
     STALE = 5
     """Configurations that are measured again first after a change of driver, template or space."""
     MOST_SUSPECTED = 50
-    """Consecutive proposals skipped because they resemble failures; if all of them do, one has to be tried."""
+    """Consecutive proposals skipped because they resemble failures or are doubtful; if all are, one has to be tried."""
 
     def __init__(
         self,
@@ -53,6 +55,8 @@ class Proposals:
         self._space = space
         device, store = knowledge.device, knowledge.store
         self._builds = store.builds(device.slug, device.driver)
+        self._builds_elsewhere = store.builds(device.slug, device.driver, by_others=True)
+        """By other drivers of this device, such as Mesa's where a phone has its maker's."""
         self._transfer = Transfer(device, knowledge.family, knowledge.problem, store)
         self._suspicion = Suspicion(knowledge.known.values())
         self._running: set[Configuration] = set()
@@ -82,7 +86,7 @@ class Proposals:
                 return None
             configuration = self._space[row]
             is_avoided = self._avoids_suspects and number < self.MOST_SUSPECTED
-            is_suspected = is_avoided and self._suspicion.falls_on(configuration)
+            is_suspected = is_avoided and (self._suspicion.falls_on(configuration) or self._is_doubtful(configuration))
             if not is_suspected and self._is_new(configuration):
                 self._running.add(configuration)
                 return configuration
@@ -115,6 +119,9 @@ class Proposals:
             return False
         return not knowledge.is_unfit(configuration, self._builds)
 
+    def _is_doubtful(self, configuration: Configuration) -> bool:
+        return self._knowledge.is_doubtful(configuration, self._builds_elsewhere)
+
     def _pass_on(self, trial: Trial) -> None:
         """Report a trial to the proposer, unless its configuration is outside the space."""
         row = self._space.row_of(trial.configuration)
@@ -130,13 +137,14 @@ class Proposals:
         """Return the rows to try first: the winners here and nearby, the fastest stale ones, the rule's best."""
         knowledge = self._knowledge
         left_out = knowledge.known.keys() | knowledge.quarantine
-        candidates = knowledge.family.candidates(knowledge.problem, knowledge.device.limits, knowledge.starts)
+        ranked = knowledge.family.candidates(knowledge.problem, knowledge.device.limits, knowledge.starts)
+        candidates = sorted(itertools.islice(ranked, self.LOOKED_AT), key=self._is_doubtful)
         wanted = [
             *filter(None, [self._transfer.own]),
             *(configuration for source in self._foreign for configuration in source.configurations[:STARTS]),
             *self._transfer.starts,
             *[c for c in knowledge.stale_ranking if c not in left_out][: self.STALE],
-            *itertools.islice(candidates, self.CANDIDATES),
+            *candidates[: self.CANDIDATES],
         ]
         distinct = dict.fromkeys(map(knowledge.family.complete, wanted))
         return [row for c in distinct if c not in left_out and (row := self._space.row_of(c)) is not None]

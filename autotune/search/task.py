@@ -89,11 +89,19 @@ class Task:
         It did not build, cannot be launched with its work-group, or spills registers.
         """
         build = builds.get(self.hash_of(configuration)) if builds else None
-        return build is not None and (
-            build.state is not BuildState.BUILT
-            or spills(build, self.device.limits)
-            or is_limited(build, work_items_of_group(self.plan(configuration)))
-        )
+        return build is not None and (build.state is not BuildState.BUILT or self._is_too_large(configuration, build))
+
+    def is_doubtful(self, configuration: Configuration, builds: Mapping[str, Build]) -> bool:
+        """Return whether builds by another compiler for this device suggest that registers do not suffice.
+
+        That it did not build there says nothing: drivers differ in their extensions.
+        """
+        build = builds.get(self.hash_of(configuration)) if builds else None
+        return build is not None and build.state is BuildState.BUILT and self._is_too_large(configuration, build)
+
+    def _is_too_large(self, configuration: Configuration, build: Build) -> bool:
+        group = work_items_of_group(self.plan(configuration))
+        return spills(build, self.device.limits) or is_limited(build, group)
 
 
 def _rendered(family: KernelFamily, plan: Callable[[Configuration], Plan], configuration: Configuration) -> str:

@@ -266,15 +266,23 @@ class TrialLedger(Transactions):
         if builds:
             self.write(lambda session: insert_builds(session, device, builds))
 
-    def builds(self, device_slug: str, driver: str, source_hashes: Collection[str] | None = None) -> dict[str, Build]:
+    def builds(
+        self,
+        device_slug: str,
+        driver: str,
+        source_hashes: Collection[str] | None = None,
+        *,
+        by_others: bool = False,
+    ) -> dict[str, Build]:
         """Return the newest build of each source built for a device under one driver, by source hash.
 
-        Only of these sources, if `source_hashes` is given.
+        Only of these sources, if `source_hashes` is given; `by_others` asks for builds of all drivers but this one.
         """
+        is_this = BuildRow.driver == plain_text(driver)
         query = (
             select(BuildRow.__table__)
             .join(DeviceRow, DeviceRow.id == BuildRow.device_id)
-            .where(DeviceRow.slug == device_slug, BuildRow.driver == plain_text(driver))
+            .where(DeviceRow.slug == device_slug, ~is_this if by_others else is_this)
             .order_by(BuildRow.id)
         )
         if source_hashes is not None:
