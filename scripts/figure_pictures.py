@@ -1,7 +1,5 @@
 """The manual's pictures, drawn as those of reports are."""
 
-from collections.abc import Mapping, Sequence
-
 from figure_results import SLOW_START, best_rival_curve, result, search_curves, size, speeds
 
 from autotune.export.pictures import pictures as report_pictures
@@ -15,7 +13,6 @@ def pictures() -> dict[str, str]:
     return {
         "gemm.svg": _products(),
         "search.svg": _searches(),
-        "unseen.svg": _unseen(),
         "limit.svg": _limit(),
         "pipeline.svg": _pipeline(),
     }
@@ -82,42 +79,6 @@ def _searches() -> str:
         parts.append(text(points[-1][0] + 12, points[-1][1] + (16 if name == "rival" else 4), label, f"{kind} text"))
     note = "the median search, averaged over five recorded spaces of real GPUs, three GEMMs among them"
     return drawing(bottom + 56, "Share of the optimum found after so many trials", note, parts)
-
-
-def _unseen() -> str:
-    """A dot for each size that was never tuned: what the default and the nearest size reach there."""
-    devices = (("h200", "NVIDIA H200"), ("h100", "NVIDIA H100"), ("pocl", "PoCL, AVX-512"))
-    methods = (("default", "default", "ours"), ("nearest", "nearest size", "theirs"))
-    left, right, top, step = 230, 750, 100, 34
-    every = [row["reached"][key] for name, _ in devices for row in result(f"regret_{name}")["sizes"]
-             for key, *_ in methods if row["reached"].get(key) is not None]  # fmt: skip
-    most: float = max(1.1, *every)
-
-    def x(share: float) -> float:
-        return left + (right - left) * share / most
-
-    parts, y = [], top
-    end = top + step * (len(devices) * len(methods)) + 8 * len(devices)
-    for tick in (0, 0.25, 0.5, 0.75, 1):
-        parts.append(line(x(tick), top - 20, x(tick), end - 14, "mark" if tick == 1 else "grid"))
-        parts.append(text(x(tick), top - 26, "tuned" if tick == 1 else f"{tick:.0%}", "tick", "middle"))
-    for name, device in devices:
-        sizes = result(f"regret_{name}")["sizes"]
-        parts.append(text(24, y + 4, device))
-        for key, label, kind in methods:
-            parts.append(text(left - 14, y + 4, label, "note", "end"))
-            parts += _strip([row["reached"] for row in sizes], key, x, (y, kind))
-            y += step
-        y += 8
-    note = "each dot is one of 32 products, after 40 others were tuned; 8 s of tuning each is 100%"
-    return drawing(end + 8, "Speed at sizes that were never tuned", note, parts)
-
-
-def _strip(reached: Sequence[Mapping[str, float]], key: str, x: object, place: tuple[float, str]) -> list[str]:
-    y, kind = place
-    assert callable(x)
-    shares = sorted(row[key] for row in reached if row.get(key) is not None)
-    return [f'<g opacity=".65">{"".join(dot(x(share), y, kind) for share in shares)}</g>']
 
 
 _STEPS = (

@@ -16,16 +16,16 @@ them alike, and give medians. "GPU time" is the time of the kernels by the drive
 clock over many calls, and includes what lies between two calls, as cuBLAS's time always does.
 
 What was measured on which device: [what was tested](start.md#what-was-tested). No Adreno, Mali, AMD or Intel GPU has
-been measured. What was tried and did not work is in the [engineering log](../../scripts/LOG.md).
+been measured.
 """
 
 
 def figures_page() -> str:
     sections = (
         _products_on_gpus, _narrow_products, _other_products, _products_on_pocl, _reductions, _row_operations,
-        _quantised, _against_ggml, _defaults, _micro_tiles, _unmeasured_sizes, _search, _unseen_search, _siblings,
-        _promises, _distilled, _kernel_files, _throughput, _overhead, _real_searches, _finals, _run_time, _strangers,
-        _service, _kills, _adreno, _weights_on_adreno,
+        _quantised, _against_ggml, _defaults, _micro_tiles, _search, _unseen_search, _siblings, _promises, _distilled,
+        _kernel_files, _throughput, _overhead, _real_searches, _finals, _run_time, _strangers, _service, _kills,
+        _adreno, _weights_on_adreno,
     )  # fmt: skip
     return "\n".join([INTRODUCTION, *(section() for section in sections)])
 
@@ -213,26 +213,6 @@ def _micro_tiles() -> str:
         "scripts/rule_times --device cpu --output rule.json",
         _table(["product", "fastest ", "time", "6 x 16", "8 x 32"], lines),
     )
-
-
-def _unmeasured_sizes() -> str:
-    lines = []
-    for name, device in (("h200", "NVIDIA H200"), ("h100", "NVIDIA H100"), ("pocl", "PoCL, AVX-512")):
-        content = result(f"regret_{name}")
-        for how in ("default", "nearest", "predicted"):
-            reach = content["reached"][how]
-            answers = "yes" if content["predictor"]["favours"] == how else ""
-            shares = [_ratio(reach[key]) for key in ("mean", "median", "low", "worst")]
-            lines.append([device, how, answers, *shares])
-    return _section(
-        "Sizes that were never tuned",
-        "With 40 products tuned, the share of the speed that 8 s of tuning found for each of 32 others. \"Answers\" is "
-        "what a lookup uses there, because it did best where sizes were left out. Where the prediction is no better "
-        "than the default, it answers with the default, so both rows are alike.",
-        "scripts/bench_regret --device nvidia --set gpu --folder build/regret --size-budget 8 --seconds 500",
-        "![Share of the tuned speed at 32 sizes that were never tuned](unseen.svg)\n",
-        _table(["device", "method ", "answers ", "mean", "median", "10th percentile", "least"], lines),
-    )  # fmt: skip
 
 
 def _search() -> str:
@@ -499,9 +479,7 @@ def _run_time() -> str:
         ["opening a table of 100,000 winners", f"{lookup['open_ms']['median']:.0f} ms", ""],
         ["lookup, exact, asked before", f"{asked['exact_again_mnk']['median'] / 1000:.2f} us", ""],
         ["lookup, exact, new", f"{asked['exact_new_mnk']['median'] / 1000:.0f} us", ""],
-        ["lookup, predicted, new", f"{asked['predicted_new_mnk']['median'] / 1000:.0f} us", ""],
         ["lookup in C, exact", f"{lookup['c_ns']['exact']:.0f} ns", ""],
-        ["lookup in C, predicted", f"{lookup['c_ns']['predicted']:.0f} ns", ""],
     ]  # fmt: skip
     return _section(
         "Run time",

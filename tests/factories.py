@@ -15,7 +15,6 @@ import autotune.measure.measurer
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.render import render
-from autotune.lookup.predictor import Evaluation, Reach
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.events import (
@@ -77,15 +76,6 @@ def product(m: int, n: int, k: int, **values: Any) -> GemmProblem:
 def naive(work_group_m: int, work_group_n: int) -> Configuration:
     """Valid for problems of at least so many rows and columns, so that a test can tell where."""
     return Configuration.of("naive", work_group_m=work_group_m, work_group_n=work_group_n)
-
-
-def even(value: float) -> Reach:
-    """The same at every size."""
-    return Reach(mean=value, median=value, low=value, worst=value)
-
-
-def evaluation(predicted: float = 0.96, nearest: float = 0.9, default: float = 0.5) -> Evaluation:
-    return Evaluation(sizes=9, predicted=even(predicted), nearest=even(nearest), default=even(default))
 
 
 def random_configuration(device: Device, problem: Problem, numbers: random.Random) -> Configuration:

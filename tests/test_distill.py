@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from autotune.cli import main
+from autotune.distill.cases import Case, read_cases
+from autotune.distill.rules import Node, Rule, Split, distill, judge, mean_of
 from autotune.errors import AutotuneError, TableError, UsageError
 from autotune.export.rule_text import write_rule
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.paths import data_folder
-from autotune.predict.cases import Case, read_cases
-from autotune.predict.distill import Node, Rule, Split, distill, judge, mean_of
 from autotune.store import Store
 from factories import device, naive, product, provenance, trial, winner
 

@@ -1,6 +1,5 @@
 """Exported tables: every format, and the C header compiled and asked beside the Python lookup."""
 
-import contextlib
 import csv
 import io
 import json
@@ -30,19 +29,16 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.kernels.render import render_c
 from autotune.kernels.rows.problem import OPERATIONS as ROWS
-from autotune.lookup import Match, TuningTable, table_order
+from autotune.lookup import Match, TuningTable
 from autotune.lookup.contents import Shipped
 from autotune.lookup.json_table import read_contents
-from autotune.lookup.predictor import Cost, Costs, Predictor
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
 from autotune.model.trial import Winner
 from autotune.paths import data_folder
-from autotune.predict import keep_predictors
-from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from factories import LARGE_GPU, evaluation, first_short, naive, product, provenance, random_configuration, winner
+from factories import LARGE_GPU, first_short, naive, product, provenance, random_configuration, winner
 
 ADRENO = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", driver="OpenCL 3.0 */ int x; // ??/",
@@ -76,6 +72,8 @@ UNTUNED = (
 H200 = data_folder("db") / "tables" / "nvidia-h200.json"
 Fields = dict[str, Value]
 """Of a problem, or of an answer."""
+MATCHES = (None, Match.EXACT, Match.SIBLING, Match.VENDOR, Match.DEFAULT, Match.PRESUMED)
+"""In the order of their numbers in C."""
 PROVENANCE = provenance(driver="=1+1")
 SIZES = (1, 2, 7, 16, 48, 64, 100, 128, 512, 768, 1000, 1024, 4096)
 ODD: tuple[dict[str, Any], ...] = (
@@ -118,7 +116,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @cache
 def text_of(store: Store, slug: str | None, form: str, family: str = "gemm") -> str:
-    """Made once, since fitting predictors takes its time: nothing may be added to the store afterwards."""
+    """Made once: nothing may be added to the store afterwards."""
     text = export_table(store, slug, family, form)
     assert isinstance(text, str)
     return text
@@ -393,7 +391,7 @@ def test_c_gives_the_answers_of_python(store: Store, tmp_path: Path, device: Dev
     problems += [odd_problem(numbers) for _ in range(400)]
     header, table = text_of(store, device.slug, "c"), as_json(store, device.slug, tmp_path)
     answers = ask_both(header, table, device.slug, "gemm", problems, tmp_path)
-    assert {answer["match"] for answer in answers} == {ADRENO: {1, 2, 3, 6}, CPU: {1, 2, 3, 6}, BARE: {6}}[device] | {0}
+    assert {answer["match"] for answer in answers} == {ADRENO: {0, 1, 4}, CPU: {0, 1, 4}, BARE: {0, 4}}[device]
 
 
 def as_json(store: Store, slug: str | None, folder: Path, family: str = "gemm") -> TuningTable:
@@ -401,99 +399,6 @@ def as_json(store: Store, slug: str | None, folder: Path, family: str = "gemm") 
     place = folder / "table.json"
     place.write_text(text_of(store, slug, "json", family))
     return TuningTable.open(place)
-
-
-def some_costs(numbers: random.Random, axes: int, choices: int) -> Costs:
-    terms = tuple(
-        Cost(
-            tile=(numbers.choice((1, 4, 32)), *(numbers.choice((1, 4, 32)) for _ in range(axes - 3)), 0, 1)[-axes:],
-            split=numbers.choice((1, 4)),
-            step=numbers.choice((1, 8, 24)),
-            at_once=numbers.choice((1, 3)),
-            weights=tuple(numbers.uniform(0, 1) * scale for scale in (1e3, 1e-2, 1e-1, 50.0, 1.0, 1.0)),
-        )
-        for _ in range(choices)
-    )
-    return Costs(terms=terms)
-
-
-def make_larger(problem: Problem) -> Problem:
-    if isinstance(problem, GemmProblem):
-        return GemmProblem(m=256, n=256, k=256, trans_a=problem.trans_a, trans_b=problem.trans_b)
-    return replace(problem, batch=128)  # type: ignore[call-arg]
-
-
-@needs_compiler
-@pytest.mark.parametrize("family", ["gemm", "reduce"])
-@pytest.mark.parametrize("number", range(2))
-def test_c_predicts_as_python_does(tmp_path: Path, family: str, number: int) -> None:
-    numbers = random.Random(number)
-    plain: Problem = GemmProblem(m=64, n=64, k=64) if family == "gemm" else ReduceProblem(batch=64, channels=64)
-    kinds: dict[str, Any] = {"trans_b": 1} if family == "gemm" else {"operation": "max"}
-    declined: dict[str, Any] = {"trans_a": 1} if family == "gemm" else {"operation": "mean"}
-    limits = replace(CPU.limits, compute_units=6, local_memory_bytes=32768)
-    device, sibling = (replace(CPU, slug=f"adreno-{n}", family="adreno", limits=limits) for n in (730, 740))
-    with Store.open(tmp_path / "tuned.sqlite") as tuned:
-        space = SearchSpace(find_family(family), plain, device.limits)
-        chosen = tuple(dict.fromkeys(space[numbers.randrange(len(space))] for _ in range(7)))
-        model = some_costs(numbers, len(plain.size_vector), len(chosen))
-        predictor = Predictor(
-            example=plain, sizes=12, configurations=chosen, model=model, favours="predicted",
-            expected=evaluation(), left_to_default=(0,) if number else (),
-        )  # fmt: skip
-        declining = replace(predictor, example=replace(plain, **declined), favours="default")
-        nearest = replace(predictor, example=replace(plain, **kinds), favours="nearest")
-        for one in (device, sibling):
-            tuned.add_device(one)
-        for example in (plain, nearest.example, declining.example):
-            tuned.record_winner(make_winner(device, example, find_family(family).baseline))
-        keep_predictors(tuned, device.slug, [predictor, declining, nearest])
-        header, table = text_of(tuned, None, "c", family), as_json(tuned, None, tmp_path, family)
-    if family == "gemm":
-        problems = [random_problem(numbers).to_dict() for _ in range(400)]
-    else:
-        draws = [
-            (numbers.choice(SIZES), numbers.choice(SIZES), numbers.choice(("sum", "mean", "max"))) for _ in range(300)
-        ]
-        problems = [ReduceProblem(batch=m, channels=n, operation=operation).to_dict() for m, n, operation in draws]
-    problems += [replace(plain, **kind).to_dict() for kind in ({}, kinds, declined)]
-    problems.append(make_larger(replace(plain, **kinds)).to_dict())
-    matches = set()
-    for asked in (device, sibling):
-        answers = ask_both(header, table, asked.slug, family, problems, tmp_path)
-        matches |= {answer["match"] for answer in answers}
-    assert matches >= {1, 2, 3, 4, 6}
-
-
-def ragged(numbers: random.Random) -> int:
-    near = 2 ** numbers.randrange(1, 13) + numbers.choice((-1, 0, 1))
-    return numbers.choice((numbers.randrange(1, 5000), int(2 ** numbers.uniform(1, 14)), near))
-
-
-@needs_compiler
-def test_c_predicts_from_a_table_that_ships_as_python_does(tmp_path: Path) -> None:
-    """Sixteen real configurations by what they cost, at sizes of which most are multiples of nothing.
-
-    Where the default is favoured in what ships, the costs are asked all the same.
-    """
-    numbers, place = random.Random(8), tmp_path / "table.json"
-    shipped = json.loads(H200.read_text(encoding="ascii"))
-    for made in shipped["devices"][0]["predictors"]:
-        made["favours"] = "predicted"
-    place.write_text(json.dumps(shipped))
-    contents = read_contents(place)
-    (device,) = contents.devices
-    winners = sorted((w for w in contents.winners if w.problem.family == "gemm"), key=lambda w: table_order(w.problem))
-    predictors = [p for p in contents.predictors[device.slug] if p.example.family == "gemm"]
-    assert len(predictors) == 1
-    header = write_c([DeviceTable(device=device, winners=tuple(winners), predictors=tuple(predictors))], "gemm")
-    problems: list[Fields] = []
-    while len(problems) < 1500:
-        m, n, k, batch = (ragged(numbers) for _ in range(4))
-        with contextlib.suppress(ProblemError):  # too large
-            problems.append(GemmProblem(m=m, n=n, k=k, batch=numbers.choice((1, 1, 1, batch))).to_dict())
-    answers = ask_both(header, TuningTable.open(place), device.slug, "gemm", problems, tmp_path)
-    assert sum(answer["match"] == 2 for answer in answers) > 1000
 
 
 @pytest.fixture
@@ -630,7 +535,7 @@ def ask_python(table: TuningTable, slug: str, family: str, problem: Fields) -> F
         tuned = table.find(slug, kind.problem_type.from_dict(problem))
     except ProblemError:
         return {"match": 0}
-    return {"match": 1 + list(Match).index(tuned.match), **tuned.configuration.to_dict()}
+    return {"match": MATCHES.index(tuned.match), **tuned.configuration.to_dict()}
 
 
 def ask_c(header: str, slug: str, family: str, problems: list[Fields], folder: Path) -> list[Fields]:

@@ -110,6 +110,11 @@ def test_a_table_is_read_whole() -> None:
     assert second.problem == GemmProblem(m=1, n=7, k=3, mode="float16", trans_b=1)
 
 
+def test_the_predictors_of_earlier_versions_are_skipped() -> None:
+    document = changed("devices.0.predictors", [{"family": "gemm", "favours": "default"}])
+    assert repr(read_table(json.dumps(document))) == repr(read_table(json.dumps(DOCUMENT)))
+
+
 def test_text_bytes_and_file_are_alike(tmp_path: Path) -> None:
     text = json.dumps(DOCUMENT, ensure_ascii=False, indent=4)
     path = tmp_path / "table.json"
@@ -399,7 +404,7 @@ def schema_accepts() -> Callable[[Any], bool]:
 
 
 def test_the_schema_refuses_nothing_that_is_read(schema_accepts: Callable[[Any], bool]) -> None:
-    assert schema_accepts(DOCUMENT)
+    assert schema_accepts(DOCUMENT) and schema_accepts(changed("devices.0.predictors", []))
     documents = junk_documents()
     assert [d for d in documents if reads(d) and not schema_accepts(d)] == []
 

@@ -26,14 +26,12 @@ from autotune.lookup.answer import plain_tuned
 from autotune.lookup.contents import Shelf
 from autotune.lookup.database import read_trials
 from autotune.lookup.json_table import read_contents
-from autotune.lookup.predictor import Cost, Costs, Predictor
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Winner
 from autotune.paths import data_folder
-from autotune.predict import keep_predictors
 from autotune.store import Store
-from factories import device, evaluation, naive, product, provenance
+from factories import device, naive, product, provenance
 from waiting import in_threads
 
 GPU = device(
@@ -65,6 +63,19 @@ def database(tmp_path: Path) -> Path:
 # What is found
 
 
+@pytest.fixture
+def no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes GEMM a family without a rule, such as a kernel of the user's own."""
+    monkeypatch.setattr(type(FAMILY), "has_rule", False)
+
+
+def test_a_rule_is_preferred_to_the_winner_of_a_near_size() -> None:
+    found = table((product(64, 64, 64), naive(4, 8))).find(GPU.slug, m=64, n=64, k=65)
+    assert (found.match, found.source_problem) == (Match.DEFAULT, None)
+    assert found.because.startswith("64x64x65 was not measured on adreno-730; the default is chosen by rule")
+    assert [find_family(name).has_rule for name in ("gemm", "qgemm", "reduce", "rows")] == [True] * 4
+
+
 def test_an_exact_hit_is_what_was_measured() -> None:
     found = table((product(64, 64, 64), naive(4, 8)), (product(65, 64, 64), naive(1, 1))).find(
         "adreno-730", m=64, n=64, k=64
@@ -87,6 +98,7 @@ def test_a_stride_without_a_gap_is_the_same_problem() -> None:
     assert measured.find(GPU.slug, product(64, 64, 64, lda=64, stride_c=4096)).match is Match.EXACT
 
 
+@pytest.mark.usefixtures("no_rule")
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [((70, 70, 70), 64), ((76, 76, 76), 80), ((64, 64, 90), 64), ((80, 80, 110), 80), ((60, 68, 64), 64)],
@@ -98,12 +110,14 @@ def test_the_nearest_is_nearest_by_ratios(asked: tuple[int, int, int], expected:
     assert f"{expected}x{expected}x{expected}, off by a factor of" in found.because
 
 
+@pytest.mark.usefixtures("no_rule")
 def test_of_equally_near_problems_the_first_of_the_table_is_taken() -> None:
     far, near = (product(150, 64, 64), naive(2, 2)), (product(96, 64, 64), naive(1, 1))
     for order in ((far, near), (near, far)):
         assert table(*order).find(GPU.slug, m=120, n=64, k=64).source_problem == product(96, 64, 64)
 
 
+@pytest.mark.usefixtures("no_rule")
 @pytest.mark.parametrize("asked", [(1024, 1024, 1024), (64, 64, 97), (1, 1, 1)])
 def test_a_nearest_size_that_is_far_away_gives_way_to_the_rule(asked: tuple[int, int, int]) -> None:
     found = table((product(64, 64, 64), naive(1, 1))).find(GPU.slug, product(*asked))
@@ -128,6 +142,7 @@ def test_the_algorithm_is_a_member_of_a_configuration() -> None:
     assert configuration["algorithm"] == "naive"
 
 
+@pytest.mark.usefixtures("no_rule")
 def test_a_nearest_configuration_that_is_not_valid_is_passed_over() -> None:
     measured = table(
         (product(32, 66, 64), naive(32, 8)), (product(32, 80, 64), naive(2, 16)), (product(34, 64, 64), naive(32, 2))
@@ -138,6 +153,7 @@ def test_a_nearest_configuration_that_is_not_valid_is_passed_over() -> None:
     assert not FAMILY.violations(found.problem, found.configuration, GPU.limits)
 
 
+@pytest.mark.usefixtures("no_rule")
 def test_without_a_valid_one_the_profile_decides() -> None:
     found = table((product(16, 16, 2), naive(16, 16))).find(GPU.slug, m=15, n=15, k=2)
     starts = find_profile(GPU).starting("gemm")
@@ -146,6 +162,7 @@ def test_without_a_valid_one_the_profile_decides() -> None:
     assert "none of the configurations of 1 comparable shape near it is valid here" in found.because
 
 
+@pytest.mark.usefixtures("no_rule")
 def test_what_the_device_can_no_longer_do_is_not_an_exact_hit() -> None:
     small = Device(**{**vars(GPU), "limits": DeviceLimits(max_work_group_size=8)})
     found = table((product(64, 64, 64), naive(4, 8)), (product(70, 64, 64), naive(2, 4)), device=small).find(
@@ -465,16 +482,10 @@ def test_an_empty_database_is_an_empty_table(tmp_path: Path) -> None:
 def test_the_command_gives_the_answers_of_a_snapshot_of_the_server(
     postgresql: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    terms = (Cost(tile=(1, 1, 0, 1), split=1, step=1, at_once=1, weights=(w, 0, 0, 0, 0, 0)) for w in (0.0, 0.5))
-    predictor = Predictor(
-        example=product(8, 8, 8), sizes=9, configurations=(naive(1, 4), FAMILY.baseline), favours="predicted",
-        model=Costs(terms=tuple(terms)), expected=evaluation(),
-    )  # fmt: skip
     with Store.open(postgresql) as store:
         store.add_device(GPU)
         for size in (64, 512):
             store.record_winner(winner(product(size, size, size), FAMILY.baseline, 1000.0 * size))
-        keep_predictors(store, GPU.slug, [predictor])
         store.snapshot(tmp_path / "copy.sqlite")
 
     def answer(size: int, place: str) -> Any:
@@ -484,7 +495,7 @@ def test_the_command_gives_the_answers_of_a_snapshot_of_the_server(
 
     found = [answer(size, postgresql) for size in (64, 500, 1)]
     assert found == [answer(size, str(tmp_path / "copy.sqlite")) for size in (64, 500, 1)]
-    assert [of["match"] for of in found[:2]] == ["exact", "predicted"]
+    assert [of["match"] for of in found[:2]] == ["exact", "default"]
 
 
 def test_an_sqlite_url_is_a_path(tmp_path: Path) -> None:
@@ -522,7 +533,7 @@ def test_a_lookup_loads_the_standard_library_only(database: Path) -> None:
     environment = {**os.environ, "XDG_DATA_HOME": str(database.parent / "nowhere")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     first, last, *matches = json.loads(done.stdout)
-    assert matches == ["nearest", "presumed"]
+    assert matches == ["default", "presumed"]
     assert "autotune.model.problem" in first
     needless = {
         "sqlite3",

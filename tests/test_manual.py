@@ -248,9 +248,9 @@ class TestHelp:
         assert "## Choosing" not in done.stdout and "](" not in done.stdout
 
     def test_links_become_commands_in_a_terminal(self) -> None:
-        text = "[figures](figures.md#x), [log](../../scripts/LOG.md), [here](#x), ![speed](gemm.svg)"
+        text = "[figures](figures.md#x), [script](../../scripts/quickstart), [here](#x), ![speed](gemm.svg)"
         assert for_terminal(text) == (
-            "figures (`autotune help figures`), log (`scripts/LOG.md`), here, "
+            "figures (`autotune help figures`), script (`scripts/quickstart`), here, "
             "*Picture, shown by autotune serve: speed.*"
         )
 

@@ -483,7 +483,7 @@ def test_uploaded_table_counts_only_after_it_was_measured(server: Server, client
     boasting = [replace(w, time_ns=w.time_ns / 100, baseline_ns=None) for w in tables[0].winners]
     claimed = write_json([replace(tables[0], winners=tuple(boasting))]).encode()
     answer = client.upload(claimed)
-    assert answer == {"jobs": [1], "accepted": 2, "left_out": 0, "predictors_ignored": 0}
+    assert answer == {"jobs": [1], "accepted": 2, "left_out": 0}
     assert client.lookup(DEVICE.slug, SHAPE)["match"] == "default"
     with offering(server.url):
         found = ended(client, 1)

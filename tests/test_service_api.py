@@ -312,14 +312,14 @@ def test_every_format_can_be_downloaded(api: TestClient) -> None:
 
 def test_lookups_follow_the_winners(api: TestClient, store: Store) -> None:
     service_lookup = f"/api/lookup?device={SLUG}&shape=64,64,90"
-    assert api.get(service_lookup).json()["match"] == "nearest"
+    assert api.get(service_lookup).json()["match"] == "default"
     store.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=64, n=64, k=90)))
     lookups = api.app._app.state.service.lookups  # type: ignore[attr-defined]
     table = lookups.read_again()
     lookups.use(table)
     assert api.get(service_lookup).json()["match"] == "exact"
     assert lookups.read_again() is None
-    lookups.renew_predictors()
+    store.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=64, n=64, k=91)))
     again = lookups.read_again()
     assert again is not None
     assert lookups.read_again() is None

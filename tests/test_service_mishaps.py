@@ -298,7 +298,7 @@ def test_helper_that_joins_as_the_search_ends_is_free_again(store: Store) -> Non
     own.is_taken = True
     search.join(helper)
     assert helper.is_taken
-    service._ended(search, is_troubled=False, has_learned=False)
+    service._ended(search, is_troubled=False)
     assert not own.is_taken and not helper.is_taken
 
 

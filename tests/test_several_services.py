@@ -383,11 +383,11 @@ def test_service_is_fresh_for_a_while_after_a_heartbeat_that_was_stored() -> Non
 
 
 def test_services_hear_of_the_stations_and_events_of_others_for_a_while() -> None:
-    now, learned, buses = 1000.0, list[int](), (Bus(), Bus())
+    now, buses = 1000.0, (Bus(), Bus())
     feeds = Feed(), Feed()
     fleets = [Fleet(lambda: None, lambda *_: no_answer(), lambda *_: no_answer(), clock=lambda: now) for _ in feeds]
     here, there = (
-        Neighbours(bus, feed, fleet, {}, address, lambda: learned.append(1), lambda: now)
+        Neighbours(bus, feed, fleet, {}, address, lambda: now)
         for bus, feed, fleet, address in zip(buses, feeds, fleets, ("here", "there"), strict=True)
     )
 
@@ -416,9 +416,6 @@ def test_services_hear_of_the_stations_and_events_of_others_for_a_while() -> Non
     assert there.wants(7) and not there.wants(8) and not here.wants(7)
     now += neighbours.WANTED_S
     assert not there.wants(7)
-    there.tell_learned()
-    hear()
-    assert learned == [1], "the others make predictors anew"
 
 
 def test_notice_of_stations_is_never_too_long() -> None:
@@ -508,17 +505,6 @@ def test_worker_forgotten_at_one_service_is_lost_at_the_others(postgresql: str) 
         HandMade(there.url, secret=secret_of("another"))
         with pytest.raises(RefusedError):
             worker.answer()
-
-
-@pytest.mark.long
-def test_predictors_of_one_service_are_read_by_the_others(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with served(postgresql) as (here, _), served(postgresql) as (there, client):
-        wait_for(lambda: here.service.lookups._renewals)  # when it begins to listen
-        before = here.service.lookups._renewals
-        with offering(there.url):
-            job = client.submit(DEVICE.slug, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
-            ended(client, job["id"])
-            wait_for(lambda: here.service.lookups._renewals > before)
 
 
 @pytest.mark.parametrize(

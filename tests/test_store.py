@@ -522,6 +522,18 @@ def test_an_older_database_is_migrated_and_keeps_its_rows(
     assert is_whole(place)
 
 
+def test_the_predictors_of_earlier_versions_are_dropped(place: str) -> None:
+    with Store.open(place) as store:
+        store.add_trial(DEVICE, PROBLEM, TRIAL, PROVENANCE)
+    change(place, "CREATE TABLE predictors (id BIGINT PRIMARY KEY, device TEXT, document TEXT)")
+    change(place, "UPDATE alembic_version SET version_num = '0100'")
+    with Store.open(place) as store:
+        assert [s.trial for s in store.trials(DEVICE.slug, "gemm")] == [TRIAL]
+    assert rows(place, "SELECT version_num FROM alembic_version") == [(NEWEST,)]
+    with pytest.raises(Exception, match="predictors"):
+        rows(place, "SELECT * FROM predictors")
+
+
 def test_an_older_database_is_not_migrated_for_reading(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

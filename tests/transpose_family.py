@@ -168,7 +168,6 @@ class Transpose(KernelFamily):
             configuration: {"place": place} for place, configuration in enumerate((*starts, TILED_16, PLAIN_1))
         },
         estimate=Expression("place"),
-        bytes_moved=Expression("8 * rows * columns"),
         plan=PLAN,
         samples=lambda _, example: (example,),
     )

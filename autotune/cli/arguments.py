@@ -18,7 +18,7 @@ from autotune.kernels import FILES, KERNEL_FILES, family_names, is_family
 
 MODULES = (
     "devices", "doctor", "presets", "run", "bundle", "init", "check", "tune", "capture", "verify", "status", "report",
-    "compile", "evaluate", "lookup", "show", "misses", "export", "distill", "import_table", "backup", "help",
+    "compile", "lookup", "show", "misses", "export", "distill", "import_table", "backup", "help",
     "serve", "worker", "jobs",
 )  # fmt: skip
 """The modules with commands, in the order in which `autotune --help` lists these."""

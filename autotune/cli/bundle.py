@@ -78,14 +78,14 @@ def collect_command(options: argparse.Namespace) -> int:
     """Check what a bundle found, and store and report it like the results of a run."""
     from autotune.bundle.collect import collect
     from autotune.bundle.result import load, read_result
-    from autotune.cli.run import learn
+    from autotune.cli.run import forget_tuned
     from autotune.display.results import print_failures
     from autotune.store import Store
 
     result = read_result(load(options.result))
     with Store.open(options.db) as store:
         found = collect(result, store)
-        learn(store, found.device, found.outcomes)
+        forget_tuned(found.device, found.outcomes)
     for message in found.refused:
         tell(f"not stored: {message}")
     if found.unchecked:

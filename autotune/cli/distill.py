@@ -10,7 +10,7 @@ from autotune.cli.arguments import argument, command, family, flag, integer
 from autotune.cli.output import tell, write
 
 if TYPE_CHECKING:
-    from autotune.predict.distill import Judged
+    from autotune.distill.rules import Judged
 
 KERNELS, DEPTH = 8, 5
 SHOWN = 12
@@ -37,10 +37,10 @@ SHOWN = 12
 )  # fmt: skip
 def distill_command(options: argparse.Namespace) -> int:
     """Make a few kernels, and a short rule that picks one by size and device, from the tables of many devices."""
+    from autotune.distill.cases import read_cases
+    from autotune.distill.rules import distill, judge, mean_of
     from autotune.export.files import check_replaceable
     from autotune.export.rule_text import write_rule
-    from autotune.predict.cases import read_cases
-    from autotune.predict.distill import distill, judge, mean_of
 
     if options.output and not options.force:
         check_replaceable(options.output)
@@ -65,7 +65,7 @@ def distill_command(options: argparse.Namespace) -> int:
 
 def _print_judged(left_out: str, lines: "Sequence[Judged]") -> None:
     from autotune.display.console import Page
-    from autotune.predict.distill import mean_of
+    from autotune.distill.rules import mean_of
 
     columns = (left_out, "rule", "nearest device", "default", "best of the kernels", "one kernel", "measured")
     rows = [

@@ -196,7 +196,7 @@ def opened_source(options: argparse.Namespace, *, may_be_absent: bool = False) -
             yield stack.enter_context(_opened(read_contents(shipped[slug]))), slug
         elif may_be_absent:
             here = [] if device.presumed_from else [device]
-            yield stack.enter_context(_opened(Contents(devices=here, winners=[], predictors={}))), slug
+            yield stack.enter_context(_opened(Contents(devices=here, winners=[]))), slug
         else:
             there = ", ".join(sorted(stored | shipped.keys()))
             raise DeviceSelectionError(f"nothing is stored for {slug}", hint=f"there are {there}; or tune it")
@@ -205,10 +205,8 @@ def opened_source(options: argparse.Namespace, *, may_be_absent: bool = False) -
 @contextlib.contextmanager
 def _opened(contents: Contents) -> "Iterator[Store]":
     """Yield a temporary database with the contents of a JSON table."""
-    from autotune.predict import add_predictors
     from autotune.store import Store
 
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "table.sqlite") as store:
         store.import_winners(contents.winners, contents.devices)
-        add_predictors(store, contents.predictors)
         yield store

@@ -13,7 +13,6 @@ from autotune.device.identity import is_slug
 from autotune.device.links import split
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, TableError, did_you_mean
 from autotune.kernels import find_family, parse_shape
-from autotune.lookup.predictor import FAVOURS
 from autotune.model.device import Device
 from autotune.model.trial import time_text
 
@@ -40,7 +39,7 @@ MOST_NAMED = 8
 """Most devices that a note lists."""
 
 
-def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned]":
+def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned]":
     """Look up SHAPE for --device in --table, --db or the user's database. Raises AutotuneError."""
     text = ",".join(re.findall(r"[^\s,]+", " ".join(options.shape)))
     problem = parse_shape(find_family(options.family).problem_type, text)
@@ -50,7 +49,7 @@ def find_tuned(options: argparse.Namespace) -> "tuple[TuningTable, Device, Tuned
     if known and device.slug not in known:
         others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
         tell(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
-    return table, device, table.find(device, problem)
+    return device, table.find(device, problem)
 
 
 def named_device(selector: str, known: Sequence[Device]) -> Device:
@@ -111,12 +110,11 @@ def open_table(place: str | None) -> "TuningTable":
     if "://" not in str(place):
         return TuningTable.open(place, log_misses=False)
     from autotune.lookup.contents import entries_of
-    from autotune.predict import all_predictors
     from autotune.store import Store
 
     with Store.open(place, read_only=True) as store:
-        devices, predictors = store.devices(), all_predictors(store)
-        return TuningTable(devices, entries_of(devices, store.best()), source=store.location, predictors=predictors)
+        devices = store.devices()
+        return TuningTable(devices, entries_of(devices, store.best()), source=store.location)
 
 
 @command(
@@ -131,10 +129,10 @@ def open_table(place: str | None) -> "TuningTable":
     ),
 )
 def lookup_command(options: argparse.Namespace) -> int:
-    """Print the configuration to use for a shape: measured, predicted, nearest measured, or the default."""
+    """Print the configuration to use for a shape: measured, nearest measured, or the default."""
     from autotune.lookup.answer import plain_tuned
 
-    table, device, tuned = find_tuned(options)
+    device, tuned = find_tuned(options)
     problem = tuned.problem
     if tuned.match.is_default:
         if options.tuned:
@@ -153,27 +151,7 @@ def lookup_command(options: argparse.Namespace) -> int:
         facts.append(("because", tuned.because))
         if tuned.source_problem is not None:
             facts.append(("measured for", tuned.source_problem.label))
-        facts += _expectations(table, tuned)
     if tuned.time_ns is not None:
         facts.append(("time", time_text(tuned.time_ns)))
     print_configuration(tuned.configuration, facts, sys.stdout)
     return 0
-
-
-def _expectations(table: "TuningTable", tuned: "Tuned") -> list[tuple[str, str]]:
-    """Return the expected speed of an answer and the evidence for it, as lines (name, value); empty if measured."""
-    if tuned.source_problem == tuned.problem:
-        return []
-    facts = []
-    if tuned.expected_loss is not None:
-        facts.append(("expected loss", f"{tuned.expected_loss:.1%} of the tuned speed"))
-    predictor = table.predictor(tuned.source_device or tuned.device, tuned.problem)
-    told = predictor and (predictor.measured or predictor.expected)
-    if predictor and told:
-        how = "measured at held-out sizes" if predictor.measured else "from trials, leaving out each size in turn"
-        facts.append(("reached", f"part of the tuned speed at {told.sizes} sizes, {how}"))
-        for name in FAVOURS:
-            reach = getattr(told, name)
-            parts = f"median {reach.median:.0%}, 10th percentile {reach.low:.0%}, worst {reach.worst:.0%}"
-            facts.append((f"  {name}", parts))
-    return facts

@@ -179,7 +179,7 @@ def _tune(
             sampler=sampler,
             foreign=foreign,
         )
-        learn(store, device, outcomes)
+        forget_tuned(device, outcomes)
         if options.crossover:
             _compare_with_host(store, device, outcomes, interrupts)
     return _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
@@ -263,19 +263,16 @@ def _missed(device: Device, *, is_alone: bool) -> list[Request]:
     return missed
 
 
-def learn(store: "Store", device: Device, outcomes: Sequence[Outcome]) -> None:
-    """Fit the device's predictors again, and forget the misses that are now tuned. A failure is only reported."""
+def forget_tuned(device: Device, outcomes: Sequence[Outcome]) -> None:
+    """Forget the misses that are now tuned. A failure is only reported."""
     from autotune.lookup.misses import Miss, default_file, forget_misses, read_misses
-    from autotune.predict import refresh_predictors
 
-    tuned = [outcome.request.problem for outcome in outcomes if outcome.winner]
+    done = {Miss(device.slug, outcome.request.problem) for outcome in outcomes if outcome.winner}
     try:
-        refresh_predictors(store, device, {problem.family for problem in tuned})
-        done = {Miss(device.slug, problem) for problem in tuned}
         if done & read_misses(default_file()).keys():
             forget_misses(default_file(), done)
     except (AutotuneError, OSError) as error:
-        tell(f"lookups cannot use the results of this run yet: {error}")
+        tell(f"the misses that this run tuned stay listed: {error}")
 
 
 def _compare_with_host(store: "Store", device: Device, outcomes: Sequence[Outcome], interrupts: Interrupts) -> None:

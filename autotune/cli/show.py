@@ -27,7 +27,7 @@ def show_command(options: argparse.Namespace) -> int:
     from autotune.device.profile import find_profile
     from autotune.kernels.render import render
 
-    _, device, tuned = find_tuned(options)
+    device, tuned = find_tuned(options)
     family = find_family(tuned.problem.family)
     plan = family.plan(tuned.problem, tuned.configuration)
     source = render(family, tuned.configuration, plan)

@@ -46,10 +46,7 @@ def export_table(
             hint=f"choose one, such as --family {families[0]}",
         )
     tables = {
-        name: read_tables(
-            store, device_slug, name, lower, also=also, predictors=known.has_predictors, trials=known.has_trials
-        )
-        for name in families
+        name: read_tables(store, device_slug, name, lower, also=also, trials=known.has_trials) for name in families
     }
     if known.families == "joined":
         return known.text(joined(list(tables.values())), families[0])
@@ -84,10 +81,7 @@ def export_package(
     if not absent:
         _check_stored(store, device_slug)
     wanted = [*absent, *also]
-    tables = {
-        family: read_tables(store, device_slug, family, beneath or {}, also=wanted, predictors=True)
-        for family in families
-    }
+    tables = {family: read_tables(store, device_slug, family, beneath or {}, also=wanted) for family in families}
     return write_package(folder, package_files(tables, told), force=force)
 
 

@@ -181,15 +181,6 @@ class FamilyInC:
         """Return the condition under which two structures, given by pointers, have equal members of these names."""
         return " && ".join(f"{one}->{name} == {other}->{name}" for name in names) or "1"
 
-    def product(self, axes: Iterable[int], number: str = "p->") -> str:
-        """Return the product of the sizes on these axes; `number` precedes each."""
-        return " * ".join(f"{number}{self.sizes[axis]}" for axis in axes)
-
-    def same_kind(self, example: Problem) -> str:
-        """Return the condition under which ``*p`` is of the kind of an example."""
-        same = (f"p->{field} == {self.literal(getattr(example, field))}" for field in self.rules.kind)
-        return " && ".join(same) or "1"
-
     def constrained(self, algorithm: Algorithm, device: Device) -> Iterator[tuple[str, str]]:
         """Yield the names that the constraints of an algorithm use, each with its meaning."""
         limits = device.limits.constraint_values()
@@ -208,14 +199,6 @@ class FamilyInC:
         known = algorithm.by_name.get(fault.parameter)
         has_value = known is not None and fault.value in known.values
         return fault.algorithm in ("", algorithm.name) and (has_value or not fault.parameter)
-
-    def multiples(self, configuration: Configuration) -> str:
-        """Return the divisibility that the constraints on a configuration require of the problem alone."""
-        given = dict(configuration.values)
-        constraints = self.family.algorithm(configuration.algorithm).constraints
-        known = [c.condition.given(given) for c in constraints if "%" in c.condition.text]
-        asked = [condition for condition in known if condition.names and condition.names <= set(self.fields)]
-        return " && ".join(map(self.of_problem, asked)) or "1"
 
     def meaning(self, name: str, chosen: Container[str], limits: Mapping[str, int]) -> str:
         """Return a name in C; `chosen` are members of ``*c``. Looked up in the order of `KernelFamily.violations`."""

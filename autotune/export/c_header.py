@@ -1,4 +1,4 @@
-"""The C99 header: tables, models and their search, with the same answers as `TuningTable.find`.
+"""The C99 header: tables and their search, with the same answers as `TuningTable.find`.
 
 Siblings and other devices of the same vendor are searched for among the devices of the header.
 
@@ -9,17 +9,14 @@ about unused names. Of several included headers, one for each device, the types 
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
-from autotune.export.c_family import FamilyInC, braced, check_distinct, identifier
+from autotune.export.c_family import FamilyInC, check_distinct, identifier
 from autotune.export.choices import write_choices
 from autotune.export.contents import DeviceTable, plain_part
 from autotune.kernels import find_family
 from autotune.kernels.render import render_c
-from autotune.lookup.answer import MAX_FACTOR, Match
+from autotune.lookup.answer import Match
 from autotune.lookup.chain import relatives
-from autotune.lookup.predictor import Predictor
 from autotune.model.trial import Winner
 
 _HASH_FACTOR = 0x9E3779B97F4A7C15
@@ -50,8 +47,6 @@ def write_c(tables: Sequence[DeviceTable], family: str) -> str:
         left_out=sum(len(table.winners) - len(plain[table.device.slug].winners) for table in tables),
         devices=[_Device(table, c, plain) for table in plain.values()],
         hash_factor=_HASH_FACTOR,
-        max_factor=MAX_FACTOR,
-        braced=braced,
         checksum=lambda text: f"0x{zlib.crc32(text.encode()):08x}",
     )
 
@@ -67,60 +62,15 @@ class _Device:
         self.limits = device.limits.constraint_values()
         self.winners = table.winners
         self.slots = _slots(table.winners)
-        self.is_measured = table.is_measured
-        predictors = {predictor.example.kind: predictor for predictor in table.predictors}.values()
-        self.models = [_Model(p, c, f"{c.prefix}_rank_{self.name}_{n}") for n, p in enumerate(predictors)]
         self.candidates = c.candidates(device)
         self.default_match = Match.of_default(device).name
         devices = {slug: other.device for slug, other in others.items()}
         self.relatives = [
             (match.name, identifier(other.slug))
             for match, other in relatives(device, sorted(devices), devices.get)
-            if others[other.slug].is_measured
+            if others[other.slug].winners
         ]
         """The devices that are asked after this one, each with what its answer is called."""
-        self.variables = ["declined = 0"] * self.is_measured + ["theirs = 0"] * bool(self.relatives)
-
-
-@dataclass(frozen=True)
-class _Model:
-    """A predictor with its name and conditions in C; its numbers are exactly those of `lookup/predictor.py`."""
-
-    predictor: Predictor
-    c: FamilyInC
-    name: str
-
-    @property
-    def condition(self) -> str:
-        """For which problems the predictor is meant."""
-        return self.c.same_kind(self.predictor.example)
-
-    @property
-    def declined(self) -> str:
-        """For which problems the default is known to do better; empty for none."""
-        if self.predictor.favours == "default":
-            return self.condition
-        ones = " || ".join(f"p->{self.c.sizes[axis]} == 1" for axis in self.predictor.left_to_default)
-        return f"{self.condition} && ({ones})" if ones else ""
-
-    @property
-    def unshared(self) -> list[int]:
-        """The axes that costs do not share out among work-groups."""
-        return [axis for axis in range(len(self.c.sizes)) if axis not in self.predictor.model.plan.shared]
-
-    @cached_property
-    def needed(self) -> list[str]:
-        """For each configuration, the condition under which its loads and tiles divide the problem evenly."""
-        return [self.c.multiples(configuration) for configuration in self.predictor.configurations]
-
-    @property
-    def needs(self) -> list[int]:
-        """For each configuration, the number of its condition among the distinct ones."""
-        return [self.distinct.index(condition) for condition in self.needed]
-
-    @cached_property
-    def distinct(self) -> list[str]:
-        return list(dict.fromkeys(self.needed))
 
 
 def _comment(text: str) -> str:

@@ -170,7 +170,6 @@ class _Family:
         found = [self.c.family.baseline]
         for table in tables:
             found += [winner.configuration for winner in table.winners]
-            found += [c for predictor in table.predictors for c in predictor.configurations]
             found += self.c.candidates(table.device)
         return list(dict.fromkeys(found))
 

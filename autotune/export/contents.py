@@ -9,15 +9,11 @@ from autotune.codec import printable
 from autotune.kernels import DEFAULT_FAMILY, find_family
 from autotune.lookup import table_order
 from autotune.lookup.absent import absent_device
-from autotune.lookup.contents import layered_predictors
 from autotune.lookup.json_table import Contents, plain_entry, read_contents
-from autotune.lookup.predictor import Predictor, agrees
 from autotune.model.device import Device
 from autotune.model.trial import Winner
 from autotune.paths import data_folder
-from autotune.predict import known_predictors, make_predictors
 from autotune.search.faults import with_faults
-from autotune.space.family import KernelFamily
 from autotune.store import Store
 
 Beneath = Mapping[str, Contents]
@@ -31,13 +27,8 @@ class DeviceTable:
 
     device: Device
     winners: tuple[Winner, ...]
-    predictors: tuple[Predictor, ...] = ()
     trials: Mapping[str, int] = field(default_factory=dict)
     """Number of trials of the device, of any family, by how they ended; only where they were asked for."""
-
-    @property
-    def is_measured(self) -> bool:
-        return bool(self.winners or self.predictors)
 
 
 def shipped_tables(store: Store, device_slug: str | None) -> Beneath:
@@ -70,14 +61,12 @@ def read_tables(
     beneath: Beneath = NOTHING_BENEATH,
     *,
     also: Iterable[str] = (),
-    predictors: bool = False,
     trials: bool = False,
 ) -> list[DeviceTable]:
     """Return the tables of one device or of all, by slug; the winners have the order of a lookup table.
 
     `also` are slugs of devices that may be absent: those that the store lacks get tables without winners.
-    `predictors` adds the stored predictors, else ones made from the trials; any that contradict the winners are left
-    out; `trials` adds the counts of trials. `beneath` adds winners and predictors that the store lacks.
+    `trials` adds the counts of trials. `beneath` adds winners that the store lacks.
     """
     # The last device of one slug is the one that measured last; a lookup uses that one too.
     known_here = {device.slug: device for device in store.devices() if device_slug in (None, device.slug)}
@@ -96,8 +85,6 @@ def read_tables(
         )
         for slug, winners in found.items()
     ]
-    if predictors:
-        tables = [_with_predictors(store, table, known, beneath) for table in tables]
     absent = [DeviceTable(device=absent_device(slug), winners=()) for slug in dict.fromkeys(also) if slug not in found]
     return sorted([*tables, *absent], key=lambda table: table.device.slug)
 
@@ -105,22 +92,14 @@ def read_tables(
 def joined(tables: Sequence[Sequence[DeviceTable]]) -> list[DeviceTable]:
     """Return the tables of several families, all of the same devices, as one table for each device."""
     return [
-        replace(
-            same[0],
-            winners=tuple(w for table in same for w in table.winners),
-            predictors=tuple(p for table in same for p in table.predictors),
-        )
+        replace(same[0], winners=tuple(w for table in same for w in table.winners))
         for same in zip(*tables, strict=True)
     ]
 
 
 def plain_part(table: DeviceTable) -> DeviceTable:
-    """Return the table without winners and predictors of problems that are not plain (`Problem.plain`)."""
-    return replace(
-        table,
-        winners=tuple(w for w in table.winners if w.problem == w.problem.plain),
-        predictors=tuple(p for p in table.predictors if p.example == p.example.plain),
-    )
+    """Return the table without winners of problems that are not plain (`Problem.plain`)."""
+    return replace(table, winners=tuple(w for w in table.winners if w.problem == w.problem.plain))
 
 
 def entry_with_sizes(winner: Winner) -> dict[str, Any]:
@@ -128,14 +107,6 @@ def entry_with_sizes(winner: Winner) -> dict[str, Any]:
     problem = winner.problem
     sizes = {"shape": problem.label, "flops": problem.flops, "bytes_moved": problem.bytes_moved}
     return plain_entry(winner) | sizes
-
-
-def _with_predictors(store: Store, table: DeviceTable, family: KernelFamily, beneath: Beneath) -> DeviceTable:
-    device = table.device
-    own = known_predictors(store, device.slug, family.name) or make_predictors(store, device, family.name)
-    lower = beneath[device.slug].predictors.get(device.slug, ()) if device.slug in beneath else ()
-    found = layered_predictors(own, [p for p in lower if p.example.family == family.name])
-    return replace(table, predictors=tuple(p for p in found if agrees(p, family, device.limits, table.winners)))
 
 
 def _printable_device(device: Device) -> Device:

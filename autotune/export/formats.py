@@ -29,7 +29,6 @@ class Format:
     """``module:function`` that returns the text for device tables and a family; a copy of the database has none."""
     families: Literal["joined", "appended", "single"] = "joined"
     """Whether several families become one table, one table after the other, or cannot be written."""
-    has_predictors: bool = False
     has_shipped: bool = False
     """Whether it holds what a lookup answers from: beneath the results of a database, the tables that ship as well."""
     has_trials: bool = False
@@ -53,7 +52,7 @@ FORMATS: Mapping[str, Format] = {
         Format(
             name="json", title="JSON", meaning="everything that is known, for programs and autotune import",
             ending="json", media_type="application/json", beginning=rb'\s*\{\s*"format": "autotune',
-            writer="autotune.export.text_tables:write_json", has_predictors=True,
+            writer="autotune.export.text_tables:write_json",
         ),
         Format(
             name="csv", title="CSV", meaning="one family for spreadsheets",
@@ -70,7 +69,7 @@ FORMATS: Mapping[str, Format] = {
             name="c", title="C header", meaning="a C99 header for applications",
             ending="h", media_type="text/x-c; charset=utf-8", beginning=rb"/\* [^\n]*[Ww]ritten by autotune",
             writer="autotune.export.c_header:write_c", families="appended",
-            has_predictors=True, has_shipped=True, has_rule=True, has_folder=True,
+            has_shipped=True, has_rule=True, has_folder=True,
         ),
         Format(
             name="defines", title="Compiler options", meaning="a line of options such as -DTILE=16 for each shape",

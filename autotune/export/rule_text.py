@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from autotune.codec import write
+from autotune.distill.rules import Judged, Node, Rule, Split
 from autotune.errors import UsageError
 from autotune.export.c_family import identifier
 from autotune.export.choices import plain_option
 from autotune.model.configuration import Configuration
-from autotune.predict.distill import Judged, Node, Rule, Split
 
 SUFFIXES = (".h", ".py", ".json")
 """Endings of the files that `write_rule` writes."""

@@ -14,7 +14,6 @@ from autotune.errors import TableError
 from autotune.export.contents import DeviceTable, plain_part
 from autotune.kernels import find_family
 from autotune.lookup.json_table import FORMAT, PLAIN_SCHEMA_VERSION, SCHEMA_VERSION, plain_entry
-from autotune.lookup.values import plain_predictor
 from autotune.model.configuration import Value
 from autotune.model.problem import Problem
 from autotune.model.trial import Verdict, Winner, time_text
@@ -28,7 +27,7 @@ _PROVENANCE = ("driver", "template_hash", "space_version", "tool_version", "meas
 
 
 def write_json(tables: Sequence[DeviceTable], _family: str = "") -> str:
-    """Return ASCII text in the form of `db/table.schema.json`, one line per member of a device, entry and predictor.
+    """Return ASCII text in the form of `db/table.schema.json`, one line per member of a device and per entry.
 
     It holds everything known about each winner, of any families, but neither the time of export nor anything about the
     database it comes from; `lookup/json_table.py` reads it back. Raises TableError when it is too large for that.
@@ -45,9 +44,6 @@ def _json_device(table: DeviceTable) -> str:
     lines = [f"{_compact(name)}: {_compact(value)}" for name, value in write(table.device).items()]
     entries = ",\n".join(_compact(plain_entry(winner)) for winner in table.winners)
     lines.append(f'"entries": [{_members(entries)}]')
-    if table.predictors:
-        predictors = ",\n".join(_compact(plain_predictor(predictor)) for predictor in table.predictors)
-        lines.append(f'"predictors": [{_members(predictors)}]')
     return "{\n" + ",\n".join(lines) + "\n}"
 
 

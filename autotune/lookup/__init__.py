@@ -4,11 +4,10 @@ A table is read from the user's database layered over the shipped tables, from a
 table. From a large database only the rows that a lookup needs are read. Nothing is written except the log of misses,
 and only the user's own table writes that.
 
-`answer.py` defines the result of a lookup, `chain.py` its steps, `contents.py` the data sources, and `predictor.py`
-the models for sizes that were never measured.
+`answer.py` defines the result of a lookup, `chain.py` its steps, and `contents.py` the data sources.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from operator import index
 from typing import TYPE_CHECKING, Self
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from autotune.lookup.contents import Contents
     from autotune.lookup.misses import MissLog
-    from autotune.lookup.predictor import Predictor
 
 __all__ = ["Entry", "Match", "Tuned", "TuningTable", "table_order"]
 
@@ -36,20 +34,12 @@ class TuningTable:
     """The measured configurations of one or more devices."""
 
     def __init__(
-        self,
-        devices: Sequence[Device],
-        entries: Iterable[tuple[str, Entry]],
-        *,
-        source: str = "the table",
-        predictors: "Mapping[str, Sequence[Predictor]] | None" = None,
+        self, devices: Sequence[Device], entries: Iterable[tuple[str, Entry]], *, source: str = "the table"
     ) -> None:
-        """`entries` are pairs of a device slug and an entry; `predictors` are keyed by device slug.
-
-        Of two devices with the same slug, the last one wins.
-        """
+        """`entries` are pairs of a device slug and an entry. Of two devices with the same slug, the last one wins."""
         from autotune.lookup.contents import Contents
 
-        self._fill(Contents(devices, entries, predictors or {}), source, None)
+        self._fill(Contents(devices, entries), source, None)
 
     def over(self, lower: "Contents") -> Self:
         """Return this table layered over another, such as the shipped tables; see `Layers`."""
@@ -145,13 +135,6 @@ class TuningTable:
         """Return whether the table contains this device with the same driver and version."""
         known = self._contents.device(device.slug)
         return known is not None and (known.driver, known.version) == (device.driver, device.version)
-
-    def predictor(self, device: str, problem: Problem) -> "Predictor | None":
-        """Return the predictor for problems of this kind on the device with this slug, or None."""
-        from autotune.lookup.contents import sound_predictors
-
-        found = sound_predictors(self._contents, device, find_family(problem.family))
-        return next((p for p in found if p.example.is_comparable(problem)), None)
 
 
 def _read(place: "Path", *, may_be_missing: bool) -> "Contents":

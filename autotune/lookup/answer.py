@@ -14,10 +14,11 @@ class Match(enum.Enum):
 
     EXACT = "exact"
     """This problem was measured on this device."""
-    PREDICTED = "predicted"
-    """A model fitted to the measurements on this device chose it for these sizes."""
     NEAREST = "nearest"
-    """From the nearest problem measured on this device whose configuration is valid for this one too."""
+    """From the nearest problem measured on this device whose configuration is valid for this one too.
+
+    Only for families without a rule (`KernelFamily.has_rule`).
+    """
     SIBLING = "sibling"
     """What another device of the same architecture would use."""
     VENDOR = "vendor"
@@ -64,13 +65,11 @@ class Tuned:
     problem: Problem
     """The requested problem."""
     source_problem: Problem | None
-    """The measured problem that the configuration comes from; None for a prediction or a default."""
+    """The measured problem that the configuration comes from; None for a default."""
     time_ns: float | None
     """Measured time of one call of `source_problem`; None if that is None."""
     because: str
     """Explanation for users, one line."""
-    expected_loss: float | None = None
-    """Expected fraction of the tuned speed that is lost: 0.05 is 5%. None if unknown."""
     source_device: str = ""
     """Slug of the device whose measurements were used; empty for a default."""
     driver: str = ""
@@ -96,7 +95,6 @@ def plain_tuned(tuned: Tuned) -> dict[str, Any]:
         "source_device": tuned.source_device or None,
         "time_ns": tuned.time_ns,
         "driver": tuned.driver or None,
-        "expected_loss": tuned.expected_loss,
         "because": tuned.because,
     }
 
@@ -109,19 +107,15 @@ def table_order(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...], tup
 
 
 MAX_FACTOR = 1.5
-"""Distance up to which the winner of another size is preferred to the default by rule.
+"""Distance up to which the winner of another size is preferred to the default, in families without a rule.
 
-At 96 sizes held out on an H100, an H200 and PoCL (`scripts/results/regret_*.json`), the nearest winner reached in the
-geometric mean 1.05 of the tuned speed against 1.02 for the rule on PoCL within this distance, and 0.85 against 0.97 at
-all sizes farther off. On the GPUs the rule did better at any distance, as their evaluations record.
+At 96 held-out products on an H100, an H200 and PoCL, farther winners reached 0.85 of the tuned speed in the geometric
+mean; within this distance, on PoCL, 1.05.
 """
 
 
 def distance(one: Problem, other: Problem) -> float:
-    """Return the product, over all sizes, of the larger size divided by the smaller: 1.0 for equal sizes.
-
-    Plain double arithmetic, so that exported C agrees to the bit.
-    """
+    """Return the product, over all sizes, of the larger size divided by the smaller: 1.0 for equal sizes."""
     product = 1.0
     for a, b in zip(one.size_vector, other.size_vector, strict=True):
         product *= a / b if a > b else b / a

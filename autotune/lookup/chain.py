@@ -1,21 +1,20 @@
-"""The steps of a lookup, in order: exact, predicted, nearest, sibling, vendor, default."""
+"""The steps of a lookup, in order: exact, nearest, sibling, vendor, default.
+
+In a family with a rule (`KernelFamily.has_rule`) only measurements of exactly the problem come before the default.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from math import inf, log
-from typing import TYPE_CHECKING
+from math import log
 
 from autotune.kernels import find_family
 from autotune.lookup.answer import MAX_FACTOR, Entry, Match, Tuned, distance
-from autotune.lookup.contents import Contents, Shelf, sound_predictors
-from autotune.lookup.legality import Check, Legality
+from autotune.lookup.contents import Contents, Shelf
+from autotune.lookup.legality import Legality
 from autotune.model.configuration import Value
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.space.family import KernelFamily
-
-if TYPE_CHECKING:
-    from autotune.lookup.predictor import Predictor
 
 _MOST_RELATIVES = 4
 """Maximum number of siblings, and of devices of the same vendor, to try when the device itself has no answer."""
@@ -24,83 +23,36 @@ _MOST_PLACES = 1024
 
 
 class Place:
-    """The measurements and predictors of one family on one device, applied under the limits of the same or another."""
+    """The measurements of one family on one device, applied under the limits of the same or another."""
 
     def __init__(self, source: str, device: Device, family: KernelFamily, contents: Contents) -> None:
         """`source` is the slug of the measured device, `device` the one that will run the configuration."""
         self._source = source
         self._device = device
         self._shelf: Shelf = contents.shelf(source, family.name)
-        self._predictors = {p.example.kind: p for p in sound_predictors(contents, source, family)}
+        self._has_rule = family.has_rule
         self._legality = Legality(family, device.limits)
-        self._checks: dict[int, list[Check]] = {}
 
     def answer(self, problem: Problem, reasons: list[str]) -> Tuned | None:
-        """Return the answer of the first step (exact, predicted, nearest) that finds one, or None.
+        """Return the answer of the first step (exact, nearest) that finds one, or None.
 
         Appends its explanations to `reasons`.
         """
         values = problem.constraint_values()
         entry = self._shelf.exact(problem)
-        if entry is not None:
-            label = problem.label
-            violation = self._legality.violation(entry.configuration, values)
-            if not violation:
-                return self._measured(entry, Match.EXACT, problem, f"{label} was measured on {self._source}", 0.0)
-            reasons.append(f"the configuration measured for {label} is no longer valid ({violation})")
-        predictor = self.predictor(problem)
-        way = predictor.way(problem) if predictor is not None else ""
-        if predictor is not None and way == "predicted":
-            predicted = self._predicted(predictor, problem, values, reasons)
-            if predicted is not None:
-                return predicted
         if entry is None:
             reasons.append(f"{problem.label} was not measured on {self._source}")
-        if way == "default":
-            reasons.append(
-                f"at sizes left out for evaluation, the default did better on {self._source} than the nearest measured"
-                " configuration"
-            )
-            return None
-        loss = predictor.loss("nearest") if predictor else None
-        is_own = self._source == self._device.slug
-        return self._nearest(problem, values, inf if way == "nearest" and is_own else MAX_FACTOR, loss, reasons)
+        else:
+            violation = self._legality.violation(entry.configuration, values)
+            if not violation:
+                return self._measured(entry, Match.EXACT, problem, f"{problem.label} was measured on {self._source}")
+            reasons.append(f"the configuration measured for {problem.label} is no longer valid ({violation})")
+        return None if self._has_rule else self._nearest(problem, values, reasons)
 
-    def predictor(self, problem: Problem) -> "Predictor | None":
-        return self._predictors.get(problem.kind)
-
-    def _predicted(
-        self, predictor: "Predictor", problem: Problem, values: Mapping[str, Value], reasons: list[str]
-    ) -> Tuned | None:
-        checks = self._checks.get(id(predictor))
-        if checks is None:
-            # Keyed by identity, since looking up each configuration takes longer than checking it.
-            checks = [self._legality.check(c, values) for c in predictor.configurations]
-            self._checks[id(predictor)] = checks
-        for number in predictor.model.ranking(problem, self._device.limits.compute_units):
-            if checks[number].is_valid(values):
-                configuration = predictor.configurations[number]
-                because = predictor.because if not reasons else f"{'; '.join(reasons)}; {predictor.because}"
-                return Tuned(
-                    configuration=configuration,
-                    match=Match.PREDICTED,
-                    device=self._device.slug,
-                    problem=problem,
-                    source_problem=None,
-                    time_ns=None,
-                    because=because,
-                    expected_loss=predictor.predicted_loss,
-                    source_device=self._source,
-                )
-        reasons.append(f"none of the {_count(len(predictor.configurations), 'predicted configuration')} is valid")
-        return None
-
-    def _nearest(
-        self, problem: Problem, values: Mapping[str, Value], farthest: float, loss: float | None, reasons: list[str]
-    ) -> Tuned | None:
+    def _nearest(self, problem: Problem, values: Mapping[str, Value], reasons: list[str]) -> Tuned | None:
         entries = self._shelf.comparable(problem)
         ranked = sorted(((distance(e.problem, problem), i) for i, e in enumerate(entries)))
-        near = [(factor, number) for factor, number in ranked if factor <= farthest]
+        near = [(factor, number) for factor, number in ranked if factor <= MAX_FACTOR]
         for passed_over, (factor, number) in enumerate(near):
             entry = entries[number]
             if not self._legality.is_valid(entry.configuration, values):
@@ -111,7 +63,7 @@ class Place:
             )
             if passed_over:
                 reasons.append(f"{_count(passed_over, 'nearer configuration')} would not be valid")
-            return self._measured(entry, Match.NEAREST, problem, "; ".join(reasons), loss)
+            return self._measured(entry, Match.NEAREST, problem, "; ".join(reasons))
         if near:
             reasons.append(
                 f"none of the configurations of {_count(len(near), 'comparable shape')} near it is valid here"
@@ -124,7 +76,7 @@ class Place:
             reasons.append("nothing comparable was measured there")
         return None
 
-    def _measured(self, entry: Entry, match: Match, problem: Problem, because: str, loss: float | None) -> Tuned:
+    def _measured(self, entry: Entry, match: Match, problem: Problem, because: str) -> Tuned:
         return Tuned(
             configuration=entry.configuration,
             match=match,
@@ -133,7 +85,6 @@ class Place:
             source_problem=entry.problem,
             time_ns=entry.time_ns,
             because=because + self._other_driver(entry),
-            expected_loss=loss,
             source_device=self._source,
             driver=entry.driver,
             version=entry.version,
@@ -170,21 +121,15 @@ class Chain:
             family = self._families[problem.family] = find_family(problem.family)
         reasons: list[str] = []
         place = self._own_place(device, family)
-        predictor = None
         if place is not None:
             own = place.answer(problem, reasons)
             if own is not None:
                 return own
-            predictor = place.predictor(problem)
         running = self._named(device) if isinstance(device, str) else device
         if place is None:
             reasons.append(f"no measurements for {running.slug[:80]} in {self._name}")
-        if predictor is None or predictor.way(problem) != "default":
-            relative = self._from_relatives(family, problem, running, reasons)
-            if relative is not None:
-                return relative
-        default = self._default(running, family, problem, "; ".join(reasons))
-        return replace(default, expected_loss=predictor.loss("default")) if predictor else default
+        relative = self._from_relatives(family, problem, running, reasons)
+        return relative or self._default(running, family, problem, "; ".join(reasons))
 
     def _without_faults(self, device: Device) -> Device:
         """Return the device with its limits narrowed by the driver faults that the table knows of."""
@@ -219,7 +164,7 @@ class Chain:
             found = self._place(device.slug, running, family).answer(problem, theirs)
             if found is not None:
                 because = f"{'; '.join(reasons)}; {device.slug} {_RELATION[match]}: {found.because}"
-                return replace(found, match=match, because=because, expected_loss=None)
+                return replace(found, match=match, because=because)
         return None
 
     def _named(self, slug: str) -> Device:

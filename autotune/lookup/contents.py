@@ -4,18 +4,15 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from autotune.lookup.answer import Entry, table_order
 from autotune.model.device import Device
 from autotune.model.problem import Problem
-from autotune.space.family import KernelFamily
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.lookup.predictor import Predictor
     from autotune.model.trial import Winner
 
 Row = tuple[str, str, float, str, str]
@@ -51,14 +48,6 @@ class Shelf:
             self._kinds = kinds  # last, since another thread may be looking
         return self._kinds.get(problem.kind, [])
 
-    def sample(self) -> list[Entry]:
-        """Return some of the entries, evenly spaced in the order of their problem keys."""
-        from autotune.lookup.predictor import evenly
-
-        rows = [self.rows[key] for key in evenly(sorted(self.rows))]
-        read = (self.reader(row) if isinstance(row, tuple) else row for row in rows)
-        return [entry for entry in read if entry is not None]
-
     def read_all(self) -> dict[str, Entry]:
         """Return every entry, keyed by problem key."""
         read = {key: self.reader(row) if isinstance(row, tuple) else row for key, row in self.rows.items()}
@@ -66,20 +55,14 @@ class Shelf:
 
 
 class Contents:
-    """The devices of a table, their entries and predictors: values in memory.
+    """The devices of a table and their entries: values in memory.
 
     Subclasses load what is requested: they override `_load`, which then fills the dictionaries.
     """
 
-    def __init__(
-        self,
-        devices: Iterable[Device] = (),
-        entries: Iterable[tuple[str, Entry]] = (),
-        predictors: "Mapping[str, Sequence[Predictor]]" = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, devices: Iterable[Device] = (), entries: Iterable[tuple[str, Entry]] = ()) -> None:
         """Of two devices with the same slug, the last one wins."""
         self._devices = {device.slug: device for device in devices}
-        self._predictors = dict(predictors)
         self._shelves: dict[tuple[str, str], Shelf] = {}
         for slug, entry in entries:
             self._shelves.setdefault((slug, entry.problem.family), Shelf()).rows[entry.problem.key] = entry
@@ -95,12 +78,8 @@ class Contents:
         self._load(slug, family)
         return self._shelves.get((slug, family)) or Shelf()
 
-    def predictors(self, slug: str, family: str) -> "list[Predictor]":
-        self._load(slug)
-        return [p for p in self._predictors.get(slug, ()) if p.example.family == family]
-
-    def _load(self, slug: str, family: str = "") -> None:
-        """Load the entries of a family on a device or, without a family, its predictors."""
+    def _load(self, slug: str, family: str) -> None:
+        """Load the entries of a family on a device."""
 
 
 class Shipped(Contents):
@@ -114,14 +93,13 @@ class Shipped(Contents):
         return sorted(self._files)
 
     def device(self, slug: str) -> Device | None:
-        self._load(slug)
+        self._load(slug, "")
         return super().device(slug)
 
-    def _load(self, slug: str, _family: str = "") -> None:
+    def _load(self, slug: str, _family: str) -> None:
         if slug in self._files and slug not in self._devices:
             read = read_json(self._files[slug])
             self._shelves |= read._shelves
-            self._predictors |= read._predictors
             self._devices |= read._devices  # last, since another thread may be looking
 
 
@@ -142,41 +120,13 @@ class Layers(Contents):
     def shelf(self, slug: str, family: str) -> Shelf:
         return self._upper.shelf(slug, family).over(self._lower.shelf(slug, family))
 
-    def predictors(self, slug: str, family: str) -> "list[Predictor]":
-        return layered_predictors(self._upper.predictors(slug, family), self._lower.predictors(slug, family))
-
-
-def layered_predictors(upper: "Iterable[Predictor]", lower: "Iterable[Predictor]") -> "list[Predictor]":
-    """Return for each kind of problem the predictor based on more sizes; if both have as many, the upper one's.
-
-    All are of one family.
-    """
-    found = {p.example.kind: p for p in upper}
-    for predictor in lower:
-        known = found.get(predictor.example.kind)
-        if known is None or predictor.sizes > known.sizes:
-            found[predictor.example.kind] = predictor
-    return list(found.values())
-
-
-def sound_predictors(contents: Contents, slug: str, family: KernelFamily) -> "list[Predictor]":
-    """Return the predictors of a device that agree with the measurements on it."""
-    found = contents.predictors(slug, family.name)
-    device = contents.device(slug)
-    if device is None or not any(predictor.favours == "predicted" for predictor in found):
-        return found
-    from autotune.lookup.predictor import agrees
-
-    entries = contents.shelf(slug, family.name).sample()
-    return [predictor for predictor in found if agrees(predictor, family, device.limits, entries)]
-
 
 def read_json(path: "Path") -> Contents:
     """Read an exported table. Raises TableError."""
     from autotune.lookup.json_table import read_contents
 
     contents = read_contents(path)
-    return Contents(contents.devices, entries_of(contents.devices, contents.winners), contents.predictors)
+    return Contents(contents.devices, entries_of(contents.devices, contents.winners))
 
 
 def entries_of(devices: Iterable[Device], winners: "Iterable[Winner]") -> list[tuple[str, Entry]]:

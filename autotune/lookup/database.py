@@ -47,8 +47,6 @@ _ENTRIES = """
     SELECT spec, configuration, time_ns, driver, template_hash FROM best_configurations WHERE device = ? AND family = ?
 """
 
-_PREDICTORS = "SELECT document FROM predictors WHERE device = ?"
-
 
 class Database(Contents):
     """The contents of a database: devices are read at once, the measurements of a device when they are requested.
@@ -76,18 +74,10 @@ class Database(Contents):
                     if is_family(family):
                         self._shelves[slug, family] = Shelf(self._read(ask, slug, family).read_all())
 
-    def _load(self, slug: str, family: str = "") -> None:
-        if slug not in self._devices:
-            return
-        if family and (slug, family) not in self._shelves:
+    def _load(self, slug: str, family: str) -> None:
+        if slug in self._devices and (slug, family) not in self._shelves:
             with _reading(self._path) as ask:
                 self._shelves[slug, family] = self._read(ask, slug, family)
-        elif not family and slug not in self._predictors:
-            from autotune.lookup.values import read_document
-
-            with _reading(self._path) as ask:
-                documents = [document for (document,) in ask(_PREDICTORS, slug)]
-            self._predictors[slug] = [p for document in documents for p in read_document(document, self._path, slug)]
 
     def _read(self, ask: Ask, slug: str, family: str) -> Shelf:
         rows: list[Any] = ask(_ENTRIES, slug, family)

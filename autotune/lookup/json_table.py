@@ -11,8 +11,7 @@ from typing import Any
 
 from autotune.codec import Node, parse, read, read_file, write
 from autotune.errors import TableError
-from autotune.lookup.predictor import Predictor
-from autotune.lookup.values import read_family, read_predictors, readers_for
+from autotune.lookup.values import read_family, readers_for
 from autotune.model.device import Device, Fault
 from autotune.model.trial import Winner
 from autotune.paths import UPGRADE_HINT
@@ -36,8 +35,6 @@ class Contents:
 
     devices: list[Device]
     winners: list[Winner]
-    predictors: dict[str, list[Predictor]]
-    """Keyed by device slug."""
 
 
 def read_contents(source: str | bytes | Path) -> Contents:
@@ -65,19 +62,18 @@ def _read(document: Node) -> Contents:
     document.record(("format", "schema_version", "devices"))
     devices: dict[str, Device] = {}
     winners: list[Winner] = []
-    predictors: dict[str, list[Predictor]] = {}
     for node in members["devices"].items():
         device, entries = read_device(node), node.member("entries")
         if device.slug in devices:
             raise node.wrong(f"slug: {device.slug} is already in the table")
         devices[device.slug] = device
         winners.extend(_read_entries(device.slug, entries))
-        predictors[device.slug] = read_predictors(node.members().get("predictors", Node([], "")))
-    return Contents(devices=list(devices.values()), winners=winners, predictors=predictors)
+    return Contents(devices=list(devices.values()), winners=winners)
 
 
 def read_device(node: Node) -> Device:
-    """Read a device; its entries and predictors are not read yet."""
+    """Read a device; its entries are not read yet."""
+    # Earlier versions wrote predictors, which nothing uses any more.
     return read(Device, node, beside=("entries", "predictors"), readers={Fault: _read_fault})
 
 

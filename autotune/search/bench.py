@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 SAME_INPUTS = 32
 """Consecutive trials of a search that share their inputs. Drawing inputs, computing the reference and copying both to
-the device takes longer than measuring most kernels; the finals have inputs of their own."""
+the device takes longer than measuring most kernels: at 1024 cubed on an H200, checks and inputs were 121 of 195 ms a
+trial. The finals have inputs of their own."""
 SEARCH_TICKS = 250
 """Shortest length of a sample in a search: 0.4% is precise enough, since the finals decide."""
 SEARCH_AGREEMENT = 0.02

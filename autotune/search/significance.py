@@ -24,7 +24,8 @@ LOOKS = (9, 12, 16, 21, 27, 35, 46, 60)
 LEVEL = 0.998
 """Confidence level of a single interval at a single look."""
 NARROW = 0.01
-"""A tie is believed when the interval reaches at most this far, as a share of the gain, to either side."""
+"""A tie is believed when the interval reaches at most this far, as a share of the gain, to either side.
+With 0.5% finals chose the same at times that err by 3%."""
 TOLD = 0.05
 """How far the interval of a sure gain may reach, as a share of the gain, and still be informative."""
 _DRAWS = 20_000

@@ -106,8 +106,7 @@ class Service:
         await self._refresh_lookups()
         keeping = [self._keep_dispatching(), self._keep_refreshing()]
         if self.store.is_shared:
-            notices, renew = self.store.notices(), self.lookups.renew_predictors
-            self._neighbours = Neighbours(notices, self.feed, self.fleet, self.searches, self.address, renew)
+            self._neighbours = Neighbours(self.store.notices(), self.feed, self.fleet, self.searches, self.address)
             self._neighbours.open(self._call_soon, self._hear_queue)
             keeping.append(self._neighbours.keep_asking())
         self._tasks = [asyncio.create_task(work) for work in keeping]
@@ -363,14 +362,10 @@ class Service:
             encode = search.note(name, told)
             self.feed.tell(search.job.id, name, lambda: search.shown(encode))
 
-    def _ended(self, search: Search, is_troubled: bool, has_learned: bool) -> None:
+    def _ended(self, search: Search, is_troubled: bool) -> None:
         self._forget(search)
         self._processes.troubles[search.problem.id] += is_troubled
         self._is_in_doubt |= search.is_superseded
-        if has_learned:
-            self.lookups.renew_predictors()
-            if self._neighbours is not None:
-                self._neighbours.tell_learned()
         for station in search.stations():  # also helpers that joined as it ended
             self.fleet.release(station)
         self.feed.tell(search.job.id)

@@ -211,13 +211,12 @@ class TunedAnswer(BaseModel):
     family: str
     shape: str
     problem: dict[str, Any]
-    match: str = Field(description="exact, predicted, nearest, sibling, vendor or default")
+    match: str = Field(description="exact, nearest, sibling, vendor, default or presumed")
     configuration: dict[str, Any]
     source_problem: dict[str, Any] | None
     source_device: str | None
     time_ns: float | None
     driver: str | None
-    expected_loss: float | None
     because: str
 
 
@@ -256,7 +255,6 @@ class UploadAnswer(BaseModel):
     jobs: list[int] = Field(description="queued, one for each device; only what they measure counts")
     accepted: int
     left_out: int = Field(description="number of winners already confirmed here")
-    predictors_ignored: int = Field(description="the service builds predictors only from its own measurements")
 
 
 class PresetView(BaseModel):

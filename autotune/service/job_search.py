@@ -17,7 +17,6 @@ from autotune.measure.worker import Measures, waited_s
 from autotune.model.device import Device
 from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
 from autotune.model.trial import Winner
-from autotune.predict import refresh_predictors
 from autotune.remote.events import plain_outcome
 from autotune.search import Budget, tune
 from autotune.search.helpers import Helpers
@@ -107,14 +106,6 @@ class Search:
     def stop(self) -> bool:
         """Return whether the search has to end after the running trial."""
         return self.is_cancelled or self.is_superseded or self._is_stopping() or self.is_device_lost
-
-    def learn(self) -> bool:
-        """Rebuild the predictors if the job has ended; return whether that was so. Raises AutotuneError, OSError."""
-        job = self._store.jobs.get(self.errand.job.id)
-        if job is None or job.state not in (JobState.DONE, JobState.FAILED):
-            return False
-        refresh_predictors(self._store, self.errand.device, {its.request.problem.family for its in job.problems})
-        return True
 
     def _tune(self, worker: Measures) -> None:
         job, problem = self.errand.job, self.errand.problem

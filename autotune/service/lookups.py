@@ -1,18 +1,16 @@
-"""Lookups from memory: the database's table over the shipped ones, rebuilt for new winners and predictors."""
+"""Lookups from memory: the database's table over the shipped ones, rebuilt for new winners."""
 
 import json
 from typing import Any
 from urllib.parse import parse_qsl
 
 from autotune.device.identity import MAX_SLUG, is_slug
-from autotune.errors import AutotuneError, DeviceSelectionError, TableError
+from autotune.errors import AutotuneError, DeviceSelectionError
 from autotune.kernels import find_family
 from autotune.lookup import TuningTable
 from autotune.lookup.answer import Tuned, plain_tuned
 from autotune.lookup.contents import Shipped, entries_of
-from autotune.lookup.predictor import Predictor
 from autotune.paths import data_folder
-from autotune.predict import all_predictors
 from autotune.service.submission import chosen_device
 from autotune.store import Store
 
@@ -28,29 +26,20 @@ class Lookups:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._renewals = 0
-        """How often predictors were renewed, which the number of decisions in the database does not show."""
-        self._read = (-1, -1)
-        self._predictors: dict[str, list[Predictor]] = {}
+        self._read = -1
         self._remembered: dict[bytes, bytes] = {}
         self._remembered_bytes = 0
         self._shipped = Shipped(data_folder("db") / "tables")
         self.use(TuningTable([], []).over(self._shipped))
 
-    def renew_predictors(self) -> None:
-        """Make the next `read_again` load the predictors just made. Any thread may call this, but one at a time."""
-        self._renewals += 1
-
     def read_again(self) -> TuningTable | None:
-        """Return a new table if there is a new winner or predictor, else None. Raises StoreError."""
-        now = self._store.decisions(), self._renewals
+        """Return a new table if there is a new winner, else None. Raises StoreError."""
+        now = self._store.decisions()
         if now == self._read:
             return None
-        if now[1] != self._read[1]:
-            self._predictors = self._read_predictors()
         devices = self._store.devices()
         entries = entries_of(devices, self._store.best())
-        table = TuningTable(devices, entries, source="the service", predictors=self._predictors)
+        table = TuningTable(devices, entries, source="the service")
         self._read = now
         return table.over(self._shipped)
 
@@ -114,9 +103,3 @@ class Lookups:
             if is_slug(device) and "-" in device:
                 return device
             raise
-
-    def _read_predictors(self) -> dict[str, list[Predictor]]:
-        try:
-            return all_predictors(self._store)
-        except TableError:
-            return {}

@@ -1,4 +1,4 @@
-"""What services that share a database tell each other: events of jobs that are followed, stations, what was learned.
+"""What services that share a database tell each other: events of jobs that are followed, and stations.
 
 A client may follow a job at one service while another one searches it. The first asks for the events of the job, again
 and again while somebody follows it; the second then sends them. Each service also sends the state of its stations, so
@@ -74,19 +74,14 @@ class Neighbours:
         fleet: Fleet,
         searches: Mapping[int, Search],
         address: str,
-        on_learned: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The others are told of the stations of `fleet`, which call `address`, and of what the `searches` do.
-
-        `on_learned` is called when another service has made predictors.
-        """
+        """The others are told of the stations of `fleet`, which call `address`, and of what the `searches` do."""
         self._notices = notices
         self._feed = feed
         self._fleet = fleet
         self._searches = searches
         self._address = address[:MOST_TEXT]
-        self._on_learned = on_learned
         self._clock = clock
         self._stations: dict[_Key, tuple[float, StationView]] = {}
         """Those of the others: when each was last heard of, by the monotonic clock, and its state then."""
@@ -144,10 +139,6 @@ class Neighbours:
         if not self._send(job=job_id, event=event):
             self._send(job=job_id, event="")
 
-    def tell_learned(self) -> None:
-        """Tell the others that predictors were made."""
-        self._send(learned=True)
-
     def ask(self, job_ids: Iterable[int]) -> None:
         """Ask for the events of jobs that are followed here."""
         for job_id in job_ids:
@@ -157,7 +148,6 @@ class Neighbours:
         """Take a notice of any service; an empty one says that some may have been missed."""
         if not notice:
             self._feed.refresh()
-            self._on_learned()
             return
         # Of another version, or of whoever else may write to the database.
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
@@ -167,9 +157,7 @@ class Neighbours:
             for slug, view in told.get("stations", ()):
                 known = StationView(**view)
                 self._stations[_key(slug, known)] = self._clock(), known
-            if told.get("learned"):
-                self._on_learned()
-            if "stations" in told or "learned" in told:
+            if "stations" in told:
                 return
             job_id, event = int(told["job"]), told.get("event")
             if event is not None:

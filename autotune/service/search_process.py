@@ -102,7 +102,6 @@ class Run:
 
     def __init__(self, errand: Errand, holder: Holder, process: "SearchProcess", send: Send) -> None:
         self.send = send
-        self._process = process
         self._waiting: dict[int, Future[Result]] = {}
         self._numbers = itertools.count()
         self._own = Place(self, OWN, holder)
@@ -137,12 +136,10 @@ class Run:
         self.search.is_superseded = True
 
     def _work(self) -> None:
-        has_learned = False
         try:
             self.search.run(self._own)
-            has_learned = self._process.learn(self.search)
         finally:
-            self.send("ended", self.search.is_troubled, has_learned)
+            self.send("ended", self.search.is_troubled)
 
 
 class SearchProcess:
@@ -152,7 +149,6 @@ class SearchProcess:
         self.store = store
         self._send = send
         self._is_stopping = threading.Event()
-        self._learning = threading.Lock()
         self._runs: dict[int, Run] = {}
 
     def is_stopping(self) -> bool:
@@ -170,15 +166,6 @@ class SearchProcess:
             case "result" | "join" | "recall" | "cancel" | "supersede":
                 if (run := self._runs.get(number)) is not None:  # or it has ended
                     getattr(run, name)(*content)
-
-    def learn(self, search: Search) -> bool:
-        """Rebuild the predictors when a job has ended. A failure loses no results. Returns whether it was done."""
-        try:
-            with self._learning:
-                return search.learn()
-        except (AutotuneError, OSError) as error:
-            _LOG.warning("predictors were not rebuilt: %s", error)
-            return False
 
     def _begin(self, number: int, errand: Errand, holder: Holder) -> None:
         def send(name: str, *content: Any) -> None:

@@ -125,12 +125,7 @@ def take_table(store: Store, table: bytes, submitter: str = "") -> UploadAnswer:
     slugs = sorted({w.device for w in wanted})
     _check_room(store, Counter(w.device for w in wanted), submitter)
     jobs = [store.jobs.add(_verification(slug, [w for w in wanted if w.device == slug], submitter)) for slug in slugs]
-    return UploadAnswer(
-        jobs=jobs,
-        accepted=len(wanted),
-        left_out=len(contents.winners) - len(wanted),
-        predictors_ignored=sum(len(found) for found in contents.predictors.values()),
-    )
+    return UploadAnswer(jobs=jobs, accepted=len(wanted), left_out=len(contents.winners) - len(wanted))
 
 
 def _verification(slug: str, winners: Sequence[Winner], submitter: str) -> NewJob:

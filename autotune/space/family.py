@@ -110,8 +110,6 @@ class CExport:
 
     A negative value means that the candidate is not meant for this problem.
     """
-    bytes_moved: Expression
-    """`Problem.bytes_moved` over the fields."""
     plan: PlanFormula
     packing: str = "0"
     """How a configuration packs constant operands, as a number: what is packed serves all that have the same."""
@@ -164,6 +162,15 @@ class KernelFamily(ABC):
     """Small or ragged problems at which a winner must be right too."""
     c_export: ClassVar[CExport | None] = None
     """What the export to C needs, if the family has one."""
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether a lookup prefers the default to the winner of a size that is only near: the default is an estimate's.
+
+        At 96 held-out products on an H100, an H200 and PoCL, the default of GEMM reached 0.96 to 0.97 of the tuned
+        speed in the geometric mean, the winner of the nearest size 0.83 to 0.91.
+        """
+        return self.c_export is not None
 
     @abstractmethod
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:

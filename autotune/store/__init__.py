@@ -1,13 +1,13 @@
 """The store: devices, problems, the ledger of trials and builds, and the winners. Owns SQLAlchemy and Alembic.
 
 A `Store` is opened on an SQLite file or a database server and may be used by several programs at once. Rows of trials,
-builds and winners are only ever added; rows for trials in flight and in quarantine come and go, and predictors are
-replaced. `best_configurations` is a view that people can query too.
+builds and winners are only ever added; rows for trials in flight and in quarantine come and go. `best_configurations`
+is a view that people can query too.
 
 Each part of the store is a file with its tables, its values and its transactions: `trials.py` (summed up by
-`history.py`), `quarantine.py` (with the trials in flight), `winners.py`, `checkups.py` (with the predictors),
-`jobs.py`, `workers.py`. One service works on a file (`service_claim.py`), any number on a server (`shared_queue.py`,
-`notices.py`). `models.py` has what the tables share, `transactions.py` how they are read and written.
+`history.py`), `quarantine.py` (with the trials in flight), `winners.py`, `checkups.py`, `jobs.py`, `workers.py`. One
+service works on a file (`service_claim.py`), any number on a server (`shared_queue.py`, `notices.py`). `models.py` has
+what the tables share, `transactions.py` how they are read and written.
 """
 
 import threading

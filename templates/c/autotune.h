@@ -3,8 +3,8 @@
    For each family of kernels, such as gemm, autotune_families.h declares autotune_gemm, which runs a problem, and
    autotune_gemm_prepare and autotune_gemm_choose.
 
-   Compile autotune.c with your program (C99; link with OpenCL and, for the models that predict, with -lm). main.c is an
-   example. The functions that only look up, autotune_find_gemm_... of autotune_gemm.h, may be used without OpenCL.
+   Compile autotune.c with your program (C99; link with OpenCL). main.c is an example. The functions that only look up,
+   autotune_find_gemm_... of autotune_gemm.h, may be used without OpenCL.
 
    A library belongs to one context and one device, and is not to be used by two threads at once. What it enqueues
    shares memory from call to call, for packed operands, parts of results, and counters of the work-groups that have

@@ -37,7 +37,7 @@ static double largest_error(const struct autotune_gemm_problem *p, const float *
 static int multiply(
         struct autotune_library *library, cl_context context, cl_command_queue queue,
         const struct autotune_gemm_problem *p) {
-    static const char *const steps[] = {"none", "exact", "predicted", "nearest", "sibling", "vendor", "default", "presumed"};
+    static const char *const steps[] = {"none", "exact", "sibling", "vendor", "default", "presumed"};
     const size_t sizes[3] = {(size_t)(p->m * p->k), (size_t)(p->k * p->n), (size_t)(p->m * p->n)};
     float *const a = random_matrix(sizes[0]), *const b = random_matrix(sizes[1]), *const c = random_matrix(sizes[2]);
     const cl_mem_flags flags = CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR;

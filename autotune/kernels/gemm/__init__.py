@@ -17,7 +17,7 @@ from itertools import product
 
 from autotune.kernels.gemm.estimate import ESTIMATE
 from autotune.kernels.gemm.plan import PLAN
-from autotune.kernels.gemm.problem import BYTES_MOVED, EXAMPLES, MAX_ELEMENTS, MODES, GemmProblem
+from autotune.kernels.gemm.problem import EXAMPLES, MAX_ELEMENTS, MODES, GemmProblem
 from autotune.kernels.gemm.rule import by_rule, candidates
 from autotune.kernels.gemm.tile_algorithms import ALGORITHMS
 from autotune.model.configuration import Configuration
@@ -67,7 +67,6 @@ _C_EXPORT = CExport(
     ),
     candidates=candidates,
     estimate=ESTIMATE,
-    bytes_moved=BYTES_MOVED,
     plan=PLAN,
     samples=_samples,
 )

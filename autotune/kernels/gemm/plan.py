@@ -11,7 +11,8 @@ LEAST_COMBINING = 32
 """Least work-items in a work-group that adds up parts; if the product's has fewer, the driver chooses."""
 
 MANY_PARTS, _SHARERS = 32, 8
-"""Parts of a `local_tile` above which several work-items share those of a result, and how many do."""
+"""Parts of a `local_tile` above which several work-items share those of a result, and how many do. On an
+H100, one work-item for 128 parts took 7 us longer than eight, for 256 parts 14 to 20; sixteen were no better."""
 
 _INPUT, _SUM, _RESULT = (by_mode(attrgetter(f"{use}.name")) for use in ("operand", "accumulator", "result"))
 

@@ -20,7 +20,6 @@ from autotune.kernels.qgemm.formats import FORMATS
 from autotune.kernels.qgemm.plan import PLAN
 from autotune.kernels.qgemm.problem import (
     BLOCK,
-    BYTES_MOVED,
     EXAMPLES,
     MAX_ELEMENTS,
     MAX_EXPERTS,
@@ -56,7 +55,6 @@ _C_EXPORT = CExport(
     ),
     candidates=candidates,
     estimate=ESTIMATE,
-    bytes_moved=BYTES_MOVED,
     plan=PLAN,
     packing="8 if by_matrices else 0 if layout == 'rows' else packed_words",
     samples=_samples,

@@ -17,7 +17,7 @@ from itertools import product
 
 from autotune.kernels.reduce.algorithms import ALGORITHMS
 from autotune.kernels.reduce.plan import PLAN
-from autotune.kernels.reduce.problem import BYTES_MOVED, DTYPES, EXAMPLES, OPERATIONS, ReduceProblem
+from autotune.kernels.reduce.problem import DTYPES, EXAMPLES, OPERATIONS, ReduceProblem
 from autotune.kernels.reduce.rule import ESTIMATE, candidates
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
@@ -42,7 +42,6 @@ _C_EXPORT = CExport(
     least={"batch": "1", "channels": "1", "pitch": "channels"},
     candidates=candidates,
     estimate=ESTIMATE,
-    bytes_moved=BYTES_MOVED,
     plan=PLAN,
     samples=_samples,
 )

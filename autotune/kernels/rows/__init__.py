@@ -16,7 +16,6 @@ from itertools import product
 from autotune.kernels.rows.algorithms import ALGORITHMS
 from autotune.kernels.rows.plan import BASELINE, PLAN
 from autotune.kernels.rows.problem import (
-    BYTES_MOVED,
     DTYPES,
     EXAMPLES,
     HEADS_FIT,
@@ -61,7 +60,6 @@ _C_EXPORT = CExport(
     conditions=(HEADS_FIT, PAIRS_FIT),
     candidates=candidates,
     estimate=ESTIMATE,
-    bytes_moved=BYTES_MOVED,
     plan=PLAN,
     samples=_samples,
 )

@@ -21,9 +21,9 @@ from autotune.lookup.json_table import read_contents
 from autotune.lookup.legality import Legality
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
-from autotune.model.trial import Winner
-from autotune.predict.observations import newest_times
-from autotune.store import Store
+from autotune.model.problem import Problem
+from autotune.model.trial import TrialState, Winner
+from autotune.store import Store, StoredTrial
 
 FORMAT = "autotune-measurements"
 MAX_ROWS = 2**18
@@ -192,9 +192,22 @@ def _of_table(data: bytes, family: str) -> tuple[str, list[Case]]:
 def _of_database(path: Path, family: str) -> tuple[str, list[Case]]:
     with Store.open(path, read_only=True) as store:
         devices = {device.slug: device for device in store.devices()}
-        times = {slug: newest_times(store.trials(slug, family)) for slug in devices}
+        times = {slug: _newest_times(store.trials(slug, family)) for slug in devices}
         winners = [(winner, times[winner.device].get(winner.problem, {})) for winner in store.best(None, family)]
         return family, list(_cases(devices, family, winners))
+
+
+def _newest_times(trials: Iterable[StoredTrial]) -> dict[Problem, dict[Configuration, float]]:
+    """Return for each problem the newest time of every configuration that never failed on it."""
+    times: dict[Problem, dict[Configuration, float]] = {}
+    failed: set[tuple[Problem, Configuration]] = set()
+    for stored in trials:
+        trial = stored.trial
+        if trial.state is TrialState.COMPLETE and trial.time_ns > 0:
+            times.setdefault(stored.problem, {})[trial.configuration] = trial.time_ns
+        else:
+            failed.add((stored.problem, trial.configuration))
+    return {problem: {c: t for c, t in found.items() if (problem, c) not in failed} for problem, found in times.items()}
 
 
 def _cases(

@@ -12,10 +12,10 @@ from math import exp, inf, log
 
 import numpy as np
 
+from autotune.distill.cases import Case
+from autotune.distill.losses import TIE, Feature, Losses, Numbers, Places, product
 from autotune.errors import AutotuneError
 from autotune.model.configuration import Configuration
-from autotune.predict.cases import Case
-from autotune.predict.losses import TIE, Feature, Losses, Numbers, Places, product
 
 WORST_SHARE = 0.5
 """Weight of the loss on the worst device, against that of the mean, where a leaf chooses its kernel."""

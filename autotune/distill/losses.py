@@ -6,15 +6,16 @@ A loss is the natural logarithm of a time divided by the best time of its case: 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from math import inf, log2, prod
+from math import inf, log, log2, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.distill.cases import Case
 from autotune.model.configuration import Configuration, Value
-from autotune.predict.cases import Case
-from autotune.predict.observations import WORST_LOSS
 
+WORST_LOSS = log(8.0)
+"""Upper limit of a loss, also used for configurations that are not valid."""
 NOMINATED = 16
 """Number of its fastest configurations that each case nominates."""
 FIRST_STEP, NEXT_STEP = 0.3, 0.15
