@@ -133,7 +133,7 @@ def agent() -> Invented:
 
 @pytest.fixture
 def port(agent: Invented) -> AgentPort:
-    return AgentPort(agent, "0:0")  # type: ignore[arg-type]
+    return AgentPort(agent, "0:0")
 
 
 def test_digest_is_that_of_the_protocol() -> None:
@@ -147,7 +147,7 @@ def test_memory_holds_what_is_written_in_several_frames(port: AgentPort, agent: 
     memory, other, found = port.allocate(X), port.allocate(Y), np.empty_like(values)
     port.write(memory, values)
     port.copy(memory, other, values.nbytes)
-    port.fill(memory, np.float32([3.0]))
+    port.fill(memory, np.full(1, 3.0, np.float32))
     port.read(other, found)
     assert np.array_equal(found, values) and agent.seen.count("WRITE") == agent.seen.count("READ") == 2
     port.read(memory, found)
@@ -218,13 +218,13 @@ def test_lost_agent_is_told_by_every_call_after(
 
 def test_agent_of_another_version_is_refused() -> None:
     with pytest.raises(LinkLostError, match="another version"):
-        Connection(Invented({"HELLO": answer(b"autotune0123456789abcdef\x08")}))  # type: ignore[arg-type]
+        Connection(Invented({"HELLO": answer(b"autotune0123456789abcdef\x08")}))
 
 
 @pytest.mark.parametrize("place", ["0:1", "1:0", "-1:0", "x", ""])
 def test_what_is_no_device_of_the_agent_is_refused(place: str) -> None:
     with pytest.raises(DeviceSelectionError):
-        AgentPort(Invented(), place)  # type: ignore[arg-type]
+        AgentPort(Invented(), place)
 
 
 @pytest.mark.parametrize(
