@@ -88,7 +88,7 @@ class Prober(Worker):
         self._hanging = {probe for probe, how in behaviour.items() if how == "hang"}
 
     def examine(self, selector: str, probes: Sequence[str], limits_s: Mapping[str, float]) -> dict[str, str] | Loss:
-        assert doctor.LEAST_LIMIT_S <= limits_s["probe"] <= doctor.MOST_LIMIT_S
+        assert min(doctor.OPENING_LIMIT_S, doctor.LEAST_LIMIT_S) <= limits_s["probe"] <= doctor.MOST_LIMIT_S
         limit_s = 0.5 if self._hanging & {*probes} else HANG_S
         return super().examine(selector, probes, {**limits_s, "probe": limit_s})
 

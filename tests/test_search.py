@@ -228,10 +228,15 @@ def test_stopping_ends_the_run_before_the_next_problem(store: Store) -> None:
     assert len(outcomes) < 3
 
 
-def test_a_time_budget_ends_the_search(store: Store) -> None:
-    outcome = search(store, FakeWorker(invented_time), None, seconds=0.5)
-    assert 0 < outcome.new_trials < 400
-    assert outcome.is_finished
+def test_time_budget_ends_the_search(store: Store, clock: Clock) -> None:
+    def measured(job: Job) -> float:
+        clock.now += 0.5
+        return invented_time(job)
+
+    began = clock.now
+    outcome = search(store, FakeWorker(measured), None, seconds=60.0, clock=clock)
+    assert 20 < outcome.new_trials < 120
+    assert outcome.is_finished and clock.now < began + 66.0
 
 
 def test_a_small_space_ends_the_search_before_the_budget(store: Store) -> None:

@@ -13,7 +13,7 @@ import pyopencl
 import pytest
 
 from test_scripts import load
-from waiting import wait_for
+from waiting import HANG_S, wait_for
 
 SCRIPT = load("strangers")
 DRIVERS = sys.modules[SCRIPT.Place.__module__]
@@ -78,7 +78,8 @@ def trip(place: Any, folder: Path, slowness: float = 1) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", PLACES)
-def test_the_main_job(name: str, tmp_path: Path) -> None:
+def test_the_main_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SCRIPT, "_START_S", HANG_S)
     home = tmp_path / "home"
     home.mkdir()
     there = trip(PLACES[name](tmp_path), home, slowness=4)
