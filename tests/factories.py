@@ -92,19 +92,13 @@ def read_shape(problem_type: type[Problem], text: str) -> Problem:
     return problem
 
 
-def first_short(cases: Iterable[Any], short: int) -> list[Any]:
+def first_short(cases: Iterable[Any], short: int = 1) -> list[Any]:
     """Leave all cases of a parametrized test but the first `short` ones to the long tests."""
 
     def long(case: Any) -> Any:
         return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long)
 
     return [case if number < short else long(case) for number, case in enumerate(cases)]
-
-
-def one_short(cases: Iterable[Any]) -> list[Any]:
-    """Parameters of a test, of which the short run of the tests takes the first."""
-    first, *others = cases
-    return [first, *(pytest.param(case, marks=pytest.mark.long) for case in others)]
 
 
 UNOPTIMIZED = ("-cl-opt-disable",)

@@ -29,7 +29,7 @@ from autotune.model.plan import Role
 from autotune.model.trial import Trial, TrialState
 from autotune.space.search_space import SearchSpace
 from autotune.testing import Sample, covering_sample
-from factories import LARGE_GPU, PHONE, PROCESSOR, find_wrong, one_short, quick_job, read_shape, spoil_sources
+from factories import LARGE_GPU, PHONE, PROCESSOR, find_wrong, first_short, quick_job, read_shape, spoil_sources
 from test_gate import SPOILED_WORKER, Oclgrind
 
 gguf = pytest.importorskip("gguf")
@@ -579,7 +579,7 @@ def test_runs_in_half_precision_add_up_the_same(measurer: Measurer, monkeypatch:
     measurer._built.clear()
 
 
-@pytest.mark.parametrize("fault", one_short(WRONG))
+@pytest.mark.parametrize("fault", first_short(WRONG))
 def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     configuration, shape, spoil = WRONG[fault]
     find_wrong(measurer, monkeypatch, QGemmProblem.parse(shape), configuration, spoil, seeds=2, probe=False)

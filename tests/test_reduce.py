@@ -31,7 +31,7 @@ from autotune.search import Budget, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeWorker
-from factories import LARGE_GPU, PROCESSOR, find_wrong, one_short, quick_job, read_shape, spoil_sources
+from factories import LARGE_GPU, PROCESSOR, find_wrong, first_short, quick_job, read_shape, spoil_sources
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -258,7 +258,7 @@ WRONG: dict[str, tuple[Configuration, str, Callable[[str], str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", one_short(WRONG))
+@pytest.mark.parametrize("fault", first_short(WRONG))
 def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     right, operation, spoil = WRONG[fault]
     problem = ReduceProblem(batch=14, channels=99, operation=operation, pitch=104)

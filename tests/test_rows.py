@@ -29,7 +29,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import TrialState
 from autotune.runtime import Operation
 from autotune.space.search_space import SearchSpace
-from factories import LARGE_GPU, find_wrong, one_short, quick_job, read_shape, spoil_sources
+from factories import LARGE_GPU, find_wrong, first_short, quick_job, read_shape, spoil_sources
 from test_reduce import DEVICES, PHONE, benchmarked, shuffle_through_local_memory, sub_groups_of_one
 
 SIZES = [(1, 2), (3, 258), (512, 768), (1, 200_000), (100_000, 64), (4096, 4096), (7, 65_538), (2**20, 2)]
@@ -259,7 +259,7 @@ WRONG: dict[str, tuple[str, Configuration, Callable[[str], str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("fault", one_short(WRONG))
+@pytest.mark.parametrize("fault", first_short(WRONG))
 def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     operation, right, spoil = WRONG[fault]
     is_rope = operation.startswith("rope")
