@@ -116,9 +116,25 @@ def test_few_columns_get_a_tall_tile_and_many_do_not() -> None:
 def test_work_groups_that_a_product_does_not_fill_are_avoided() -> None:
     for n in (64, 128):
         chosen = default("adreno-740", f"12544,{n},64")
-        assert columns(chosen) <= n and chosen.number("micro_tile_m") == 8
+        assert columns(chosen) <= n
     assert rows(default("adreno-740", "16,8192,512 nn lda=516")) == 16
     assert rows(default("nvidia-h200", "64,50176,128")) == 64, "a macro-tile of 128 rows is half empty"
+
+
+@pytest.mark.parametrize("slug", ["adreno-740", "adreno-610", "mali-g610-mc6"])
+def test_a_work_item_of_a_phone_has_as_many_outputs_as_were_measured_to_be_best(slug: str) -> None:
+    sizes = (128, 256, 512, 1024, 4096)
+    tiles = [default(slug, f"{size},{size},{size} constant=b") for size in sizes]
+    outputs = [tile.number("micro_tile_m") * tile.number("micro_tile_n") for tile in tiles]
+    assert outputs == ([8, 16, 32, 32, 32] if "adreno" in slug else [8, 8, 32, 32, 32])
+    assert default(slug, "256,256,1024 batch=64 constant=b")["micro_tile_n"] == tiles[-1]["micro_tile_n"]
+
+
+def test_a_tile_leaves_registers_for_what_it_loads() -> None:
+    large = default("mali-g610-mc6", "1024,1024,1024")
+    outputs = large.number("micro_tile_m") * large.number("micro_tile_n")
+    loaded = large.number("a_vector_width") * large.number("micro_tile_m") + large.number("micro_tile_n")
+    assert outputs + loaded < 64
 
 
 def test_a_work_group_is_never_larger_than_the_profile_has_it() -> None:

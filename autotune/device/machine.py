@@ -1,9 +1,10 @@
-"""What is publicly known of a device by its name alone: the limits of its model, of its generation, of its family.
+"""What is publicly known of a device by its name: the limits of its model, and the machine of its generation.
 
 The knowledge is data, one TOML file per family in `machines/`, with the source of its numbers:
 
     [limits]                            fields of `DeviceLimits` that every device of the family has
-    [generation.adreno-7xx.limits]      what is different in a generation (`identity.architecture_of`)
+    [machine]                           fields of its `Machine`
+    [generation.adreno-7xx.limits]      what is different in a generation (`identity.architecture_of`), also `machine`
     [generation.adreno-7xx.models]      what is different in a model; a slug may go on after a hyphen, as in
     adreno-735 = { compute_units = 3 }  mali-g610-mc4, whose last part states the compute units
 
@@ -12,15 +13,17 @@ Standard library only.
 
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from autotune.codec import Node, read
 from autotune.device.identity import architecture_of
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import UNKNOWN, Machine
 
 _FOLDER = Path(__file__).parent / "machines"
+_MOST_KEPT = 1024
 
 
 def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
@@ -28,22 +31,29 @@ def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
 
     Of a family without a file they are the least that OpenCL allows, and are nobody's.
     """
-    file = _read(family)
-    if not file:
-        return DeviceLimits(), ""
-    source, found = family, dict(file["limits"])
-    architecture = architecture_of(slug)
-    generation = file.get("generation", {}).get(architecture)
-    if generation:
-        source, found = architecture, found | generation["limits"]
-        models = generation.get("models", {})
-        model = max((name for name in models if f"{slug}-".startswith(f"{name}-")), key=len, default="")
-        if model:
-            source, found = model, found | models[model]
+    file, generation, model = _layers(slug, family)
+    found = {**file.get("limits", {}), **generation.get("limits", {}), **generation.get("models", {}).get(model, {})}
     cores = re.search(r"-m[cp](\d{1,3})$", slug)
     if cores and int(cores[1]):
         found["compute_units"] = int(cores[1])
+    source = model or (architecture_of(slug) if generation else family if file else "")
     return read(DeviceLimits, Node(found)), source
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def machine_of(slug: str, family: str) -> Machine:
+    """Return the machine that a device is, by its generation or else its family; `UNKNOWN` if neither has a file."""
+    file, generation, _ = _layers(slug, family)
+    stated = {**file.get("machine", {}), **generation.get("machine", {})}
+    return read(Machine, Node(stated)) if stated else UNKNOWN
+
+
+def _layers(slug: str, family: str) -> tuple[Mapping[str, Any], Mapping[str, Any], str]:
+    """Return a family's file, its part on the device's generation, and the name of the model there or an empty text."""
+    file = _read(family)
+    generation = file.get("generation", {}).get(architecture_of(slug), {})
+    models = generation.get("models", {})
+    return file, generation, max((name for name in models if f"{slug}-".startswith(f"{name}-")), key=len, default="")
 
 
 @cache

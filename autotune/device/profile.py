@@ -22,16 +22,19 @@ A variant's keys replace those of the family; its traps come before the family's
 import fnmatch
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from autotune.codec import MAX_ITEMS, Items, Node, read
+from autotune.device.machine import machine_of
 from autotune.errors import ConfigurationError, TableError
 from autotune.kernels import find_family
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
+from autotune.model.machine import UNKNOWN, Machine
+from autotune.space.family import Starts
 
 _FOLDER = Path(__file__).parent / "profiles"
 _SOME = Items(MAX_ITEMS, least=1)
@@ -47,19 +50,20 @@ class Profile:
     starts: Mapping[str, tuple[Configuration, ...]] = field(default_factory=dict)
     overrides: Mapping[str, Mapping[str, tuple[Value, ...]]] = field(default_factory=dict)
     traps: tuple[str, ...] = ()
+    machine: Machine = UNKNOWN
 
-    def starting(self, family: str) -> tuple[Configuration, ...]:
+    def starting(self, family: str) -> Starts:
         """Return the configurations of a kernel family to try first, best first, with omitted parameters filled in.
 
         It is the same tuple object each time, so that rules can cache what they derive from it by its identity.
         """
         if family not in self._starting:
             starts = self.starts.get(family, ())
-            self._starting[family] = tuple(find_family(family).complete(start) for start in starts)
+            self._starting[family] = Starts((find_family(family).complete(start) for start in starts), self.machine)
         return self._starting[family]
 
     @cached_property
-    def _starting(self) -> dict[str, tuple[Configuration, ...]]:
+    def _starting(self) -> dict[str, Starts]:
         return {}
 
     def overrides_for(self, family: str) -> Mapping[str, tuple[Value, ...]]:
@@ -89,15 +93,24 @@ class ProfileFile:
 def find_profile(device: Device) -> Profile:
     """Return the profile of a device; `generic` if its family has none."""
     name = device.family if device.family in profile_names() else "generic"
-    return _read(name).profile_for(device.slug)
+    profile, machine = _read(name).profile_for(device.slug), machine_of(device.slug, name)
+    key = name, profile.name, machine
+    if key not in _OF_MACHINES:
+        _OF_MACHINES[key] = replace(profile, machine=machine)
+    return _OF_MACHINES[key]
 
 
+_OF_MACHINES: dict[tuple[str, str, Machine], Profile] = {}
+"""Profiles with the machines they were asked for, which are few: rules cache by the identity of a profile's starts."""
+
+
+@cache
 def profile_names() -> list[str]:
     """Return the device families that have a profile, and ``generic``."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
-class _Starts(tuple[Configuration, ...]):
+class _StatedStarts(tuple[Configuration, ...]):
     """The starts of a kernel family in a file."""
 
     __slots__ = ()
@@ -110,7 +123,7 @@ class _Section:
     is_sparse: ClassVar[bool] = True
     build_options: tuple[str, ...] | None = None
     traps: tuple[str, ...] = ()
-    starts: Mapping[str, _Starts] = field(default_factory=dict)
+    starts: Mapping[str, _StatedStarts] = field(default_factory=dict)
     overrides: Mapping[str, Mapping[str, Annotated[tuple[Value, ...], _SOME]]] = field(default_factory=dict)
 
     def over(self, base: Profile, name: str) -> Profile:
@@ -139,7 +152,7 @@ def parse_profile(text: str, source: str) -> ProfileFile:
     import tomllib
 
     try:
-        file = read(_File, Node(tomllib.loads(text)), readers={_Starts: _read_starts})
+        file = read(_File, Node(tomllib.loads(text)), readers={_StatedStarts: _read_starts})
     except (tomllib.TOMLDecodeError, TableError) as error:
         raise ConfigurationError(f"{source}: {error}") from error
     name = Path(source).stem
@@ -147,7 +160,7 @@ def parse_profile(text: str, source: str) -> ProfileFile:
     return ProfileFile(profile=base, variants=tuple((v.devices, v.over(base, v.devices[0])) for v in file.variant))
 
 
-def _read_starts(node: Node) -> _Starts:
+def _read_starts(node: Node) -> _StatedStarts:
     found: list[Configuration] = []
     for start in node.items(MAX_ITEMS):
         values = {name: member.value for name, member in start.members().items()}
@@ -163,7 +176,7 @@ def _read_starts(node: Node) -> _Starts:
             found.append(Configuration.from_dict(values))
         except ConfigurationError as error:
             raise start.wrong(error.message) from error
-    return _Starts(found)
+    return _StatedStarts(found)
 
 
 @cache

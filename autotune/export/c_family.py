@@ -155,7 +155,7 @@ class FamilyInC:
 
     def candidates(self, device: Device) -> Mapping[Configuration, Mapping[str, int]]:
         """Return the declared candidates for a device's default, each with its numbers for the estimate."""
-        known = self.rules.candidates(tuple(find_profile(device).starting(self.family.name)), device.limits)
+        known = self.rules.candidates(find_profile(device).starting(self.family.name), device.limits)
         faults = self.family.faults(device.limits)
         return {
             configuration: numbers

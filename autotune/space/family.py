@@ -13,11 +13,12 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from autotune.errors import ConfigurationError, did_you_mean
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits, Fault
+from autotune.model.machine import UNKNOWN, Machine
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.paths import data_folder
@@ -82,6 +83,25 @@ class Algorithm:
         return {parameter.name: parameter for parameter in self.parameters}
 
 
+class Starts(tuple[Configuration, ...]):  # noqa: SLOT001 - a tuple cannot have slots that are not empty
+    """The configurations to try first on a device, best first, and the machine that a rule estimates for."""
+
+    machine: Machine
+
+    def __new__(cls, configurations: Iterable[Configuration] = (), machine: Machine = UNKNOWN) -> Self:
+        """Return `configurations` as they are, if they are such already."""
+        if isinstance(configurations, cls):
+            return configurations
+        made = super().__new__(cls, configurations)
+        made.machine = machine
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and (not isinstance(other, Starts) or self.machine == other.machine)
+
+    __hash__ = tuple.__hash__
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CExport:
     """What exported C code must know about a family beyond its parameters, constraints and problem's fields.
@@ -103,7 +123,7 @@ class CExport:
     """
     conditions: tuple[str, ...] = ()
     """What else holds for every problem."""
-    candidates: Callable[[tuple[Configuration, ...], DeviceLimits], Mapping[Configuration, Mapping[str, int]]]
+    candidates: Callable[[Starts, DeviceLimits], Mapping[Configuration, Mapping[str, int]]]
     """Returns the candidates for the default of a device, each with its numbers for the estimate."""
     estimate: Expression
     """An expression over fields, limits and numbers: the first valid candidate with the least value is the default.
@@ -299,7 +319,7 @@ class BuiltInFamily(KernelFamily):
     ) -> Iterator[Configuration]:
         """Yield those of the export, in their order, that it means for the problem and that are valid."""
         values, estimate = problem.to_dict(), self.c_export.estimate
-        known = self.c_export.candidates(tuple(starts), limits).items()
+        known = self.c_export.candidates(Starts(starts), limits).items()
         meant = (configuration for configuration, numbers in known if estimate({**values, **numbers}) >= 0)
         return (configuration for configuration in meant if not self.violations(problem, configuration, limits))
 

@@ -22,8 +22,13 @@ from autotune.kernels.gemm.plan import MANY_PARTS
 from autotune.kernels.matrix_units import SUB_GROUP
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import UNKNOWN, Machine
 from autotune.space.expression import Expression
 
+_MISFIT_WEIGHT, _MOST_MISFIT = 4, 24
+"""Doubt for each eighth by which a work-item has more or fewer outputs than were measured to be best at a size, and the
+eighths that count: half or twice as many must promise a fifth of the time. So what was measured on phones decides
+between tiles, and the rest of the estimate, which is fitted to other devices, between configurations of one tile."""
 _MACRO_TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch"
 _TILES = f"{_MACRO_TILES} * split"
 _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
@@ -36,7 +41,12 @@ _WORK = (
     "+ gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
 )
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
-_DOUBT = "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1))"
+_WANTED = "min(max(batch * m * n // items_wanted, outputs_least), outputs_most)"
+_MISFIT = f"min(max(outputs, {_WANTED}) * 8 // min(outputs, {_WANTED}) - 8, {_MOST_MISFIT}) * {_MISFIT_WEIGHT}"
+_DOUBT = (
+    "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1) "
+    f"+ {_MISFIT})"
+)
 ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * {_DOUBT}")
 """The estimate, over values of the problem, limits of the device, and the `numbers_of` a candidate."""
 
@@ -157,7 +167,9 @@ _FEW_REGISTERS, _MANY_REGISTERS, _ANY_REGISTERS = 16, 32, 1024
 not known what they hold."""
 
 
-def numbers_of(configuration: Configuration, limits: DeviceLimits, constant: str) -> dict[str, int]:
+def numbers_of(
+    configuration: Configuration, limits: DeviceLimits, constant: str, machine: Machine = UNKNOWN
+) -> dict[str, int]:
     """Return the numbers that `ESTIMATE` needs of a configuration, by name.
 
     `rows`, `columns`: outputs of a work-group, or of a work-item if the driver chooses the work-group.
@@ -173,6 +185,8 @@ def numbers_of(configuration: Configuration, limits: DeviceLimits, constant: str
     `besides`: cost of further launches. `copies_a`, `copies_b`, `copies_c`: cost of each element of A, B or C that
     they read and write. Packing a constant operand costs nothing.
     `tall`: doubt added for a tall tile, if there are columns for several.
+    `outputs`: of a work-item, where it is known how many a product should have: `outputs_least` to `outputs_most`,
+    between them such that there are `items_wanted` work-items; else all are 1.
     """
     weights = _CPU if limits.is_cpu else _GPU
     shape = _Shape(configuration, limits)
@@ -183,6 +197,7 @@ def numbers_of(configuration: Configuration, limits: DeviceLimits, constant: str
     split = shape.number("split_k")
     outputs = shape.high * shape.tile_m * shape.wide * shape.tile_n
     joins = split > 1 and is_one_launch(configuration)
+    has_wanted = machine.outputs_most > 0 and shape.algorithm not in ("row", "column")
     joining = 0 if split == 1 else weights.finding if joins else weights.joining
     joining += _JOINING_MANY if shape.is_tiled and not joins and split > MANY_PARTS else 0
     return {
@@ -203,6 +218,10 @@ def numbers_of(configuration: Configuration, limits: DeviceLimits, constant: str
         "begin": _MATRIX_BEGIN if shape.has_matrices else _TILE_BEGIN if shape.is_tiled else 0,
         "join": weights.join * split * outputs if joins else 0,
         "tall": _TALL if shape.is_tall else 0,
+        "outputs": shape.tile_m * shape.tile_n if has_wanted else 1,
+        "outputs_least": machine.outputs_least if has_wanted else 1,
+        "outputs_most": machine.outputs_most if has_wanted else 1,
+        "items_wanted": machine.work_items_wanted if has_wanted else 1,
         "besides": weights.launch * (packs_a + packs_b) + joining,
         "copies_a": 2 * weights.copy * packs_a,
         "copies_b": 2 * weights.copy * packs_b,

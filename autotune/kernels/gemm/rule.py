@@ -20,9 +20,15 @@ from autotune.kernels.gemm.problem import GemmProblem
 from autotune.kernels.gemm.tile_algorithms import ALGORITHMS
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import Machine
+from autotune.space.family import Starts
 
 _SPARE = 100
 """Penalty on a start's substitute for other numeric modes, so that plain float32 prefers the start itself."""
+_PHONE_TILES = ((1, 4), (1, 8), (2, 4), (4, 4), (4, 8), (8, 4), (8, 8))
+"""Shapes of a micro-tile (rows, columns) on phones, whose vectors have 4 elements."""
+_REGISTERS_BESIDES = 12
+"""Registers that a work-item of `microtile` needs for addresses and counters."""
 _CPU_TILES = ((4, 8), (6, 8), (8, 8), (4, 16), (6, 16), (8, 16), (4, 32), (6, 32), (12, 32), (4, 64), (6, 64))
 """Shapes of a micro-tile (rows, columns); some of them fit the registers of any processor."""
 _MOST_JOINED = 16
@@ -45,7 +51,7 @@ def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configu
     asked = [values[name] for name in _ASKED]
     rows_of_a = problem.lda % 4 == 0 and problem.stride_a % 4 == 0
     rows_of_b = problem.ldb % 4 == 0 and problem.stride_b % 4 == 0
-    of_device = _known(tuple(starts), limits, problem.constant)
+    of_device = _known(Starts(starts), limits, problem.constant)
     # Where vectors of float16 are limited, narrow loads may be the only valid ones.
     known = of_device.that_matter[rows_of_a, rows_of_b] if problem.accumulator != "float16" else of_device.all
     ranked = sorted(((_estimate(*asked, *numbers), place) for place, (_, numbers) in enumerate(known)))
@@ -61,7 +67,7 @@ _estimate = ESTIMATE.taking(*_ASKED, *_NUMBERS)
 class _Known:
     """The candidates of a device, and the relevant ones for aligned or unaligned rows of A and of B."""
 
-    starts: tuple[Configuration, ...]
+    starts: Starts
     limits: DeviceLimits
     candidates: Candidates
 
@@ -97,12 +103,12 @@ _EXPANDED: dict[tuple[int, int, str], _Known] = {}
 _MOST_EXPANDED = 64
 
 
-def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Candidates:
+def candidates(starts: Sequence[Configuration], limits: DeviceLimits) -> Candidates:
     """Return the starts, then their variants, without those that the algorithm does not declare."""
-    return _known(starts, limits, "").candidates
+    return _known(Starts(starts), limits, "").candidates
 
 
-def _known(starts: tuple[Configuration, ...], limits: DeviceLimits, constant: str) -> _Known:
+def _known(starts: Starts, limits: DeviceLimits, constant: str) -> _Known:
     """Return the candidates of a device, cached for its next problem."""
     # The key is identities, since hashing the starts takes longer than the choice. A cached value holds references to
     # the objects, so their identities stay valid.
@@ -134,21 +140,25 @@ def _is_valid(configuration: Configuration, values: Mapping[str, Value]) -> bool
     return all(c.condition(given) for c in _ALGORITHMS[configuration.algorithm].constraints)
 
 
-def _expand(starts: tuple[Configuration, ...], limits: DeviceLimits, constant: str) -> Candidates:
+def _expand(starts: Starts, limits: DeviceLimits, constant: str) -> Candidates:
+    machine = starts.machine
+
+    def numbers(configuration: Configuration, doubt: int, spare: int = 0) -> dict[str, int]:
+        return {**numbers_of(configuration, limits, constant, machine), "doubt": doubt, "spare": spare}
+
     declared = dict.fromkeys(filter(_is_declared, starts))
-    known = {c: {**numbers_of(c, limits, constant), "doubt": 8, "spare": 0} for c in declared}
+    known = {c: numbers(c, 8) for c in declared}
     for start in declared:
-        for variant in filter(_is_declared, _variants(start, limits)):
+        for variant in filter(_is_declared, _variants(start, limits, machine)):
             # A variant must promise an eighth more than a start, which was found good on a device like this. Those of
             # `column` are for products of one to three rows, for which no start is legal: they must promise much more.
-            is_sure = start.algorithm == "matrix_tile" or (limits.is_cpu and limits.native_vector_float32)
+            is_fitted = (limits.is_cpu and limits.native_vector_float32) or machine.outputs_most
+            is_sure = start.algorithm == "matrix_tile" or is_fitted
             doubt = 40 if start.algorithm == "column" else 8 if is_sure else 9
-            known.setdefault(variant, {**numbers_of(variant, limits, constant), "doubt": doubt, "spare": 0})
-    for origin, numbers in list(known.items()):
+            known.setdefault(variant, numbers(variant, doubt))
+    for origin, of_origin in list(known.items()):
         for variant in _of_other_modes(origin):
-            known.setdefault(
-                variant, {**numbers_of(variant, limits, constant), "doubt": numbers["doubt"], "spare": _SPARE}
-            )
+            known.setdefault(variant, numbers(variant, of_origin["doubt"], _SPARE))
     return known
 
 
@@ -156,24 +166,13 @@ def _changed(start: Configuration, **changes: Value) -> Configuration:
     return Configuration.of(start.algorithm, **{**dict(start.values), **changes})
 
 
-def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
+def _variants(start: Configuration, limits: DeviceLimits, machine: Machine) -> Iterator[Configuration]:
     """Yield variants of a start (see the module's docstring).
 
     No work-group is larger than the start's, a size that the kernel is known to get.
     """
     if start.algorithm == "microtile":
-        items = start.number("work_group_m") * start.number("work_group_n")
-        if limits.is_cpu:
-            yield from (_changed(start, work_group_m=items >> halved) for halved in range(1, items.bit_length()))
-        elif items >= 32:
-            shapes = [(high, items // high) for high in (2, 4, 8, 16, 32)]
-            for high, wide in [*shapes, (items // 16, 8)]:
-                yield _changed(start, work_group_m=high, work_group_n=wide)
-        rows = start.number("micro_tile_m")
-        if rows >= 4:
-            yield _changed(start, micro_tile_m=rows // 2)
-        for tile in _tiles_of_processor(start, limits):
-            yield from (_changed(tile, work_group_m=high) for high in sorted({1, items // 4, items} - {0}))
+        yield from _of_phone(start, machine) if machine.outputs_most else _in_registers(start, limits)
     if start.algorithm == "panel":
         tiles = start.number("tiles_m")
         yield from (_changed(start, tiles_m=tiles >> halved) for halved in range(1, tiles.bit_length() - 1))
@@ -186,6 +185,46 @@ def _variants(start: Configuration, limits: DeviceLimits) -> Iterator[Configurat
     yield from _rows_of_their_own(start, limits)
     if _joins(start):
         yield from one_launch_variants(start, limits)
+
+
+def _in_registers(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
+    """Yield other work-groups and tiles of a `microtile`."""
+    items = start.number("work_group_m") * start.number("work_group_n")
+    if limits.is_cpu:
+        yield from (_changed(start, work_group_m=items >> halved) for halved in range(1, items.bit_length()))
+    elif items >= 32:
+        shapes = [(high, items // high) for high in (2, 4, 8, 16, 32)]
+        for high, wide in [*shapes, (items // 16, 8)]:
+            yield _changed(start, work_group_m=high, work_group_n=wide)
+    rows = start.number("micro_tile_m")
+    if rows >= 4:
+        yield _changed(start, micro_tile_m=rows // 2)
+    for tile in _tiles_of_processor(start, limits):
+        yield from (_changed(tile, work_group_m=high) for high in sorted({1, items // 4, items} - {0}))
+
+
+def _of_phone(start: Configuration, machine: Machine) -> Iterator[Configuration]:
+    """Yield other tiles of a start, from buffers and where they are faster from images, each in several work-groups."""
+    items = start.number("work_group_m") * start.number("work_group_n")
+    storages: set[Value] = {start["b_storage"]}
+    if machine.reads_images and start["b_storage"] == "buffer" and start["edges"] == "guard":
+        storages.add("image")
+    for (high, wide), storage in itertools.product(_PHONE_TILES, sorted(map(str, storages))):
+        if high * wide <= machine.outputs_most:
+            tile = _changed(_within_registers(start, high, wide, machine), b_storage=storage)
+            yield tile
+            yield from (
+                _changed(tile, work_group_m=group, work_group_n=items // group) for group in (2, 4, 8, 16) if items
+            )
+
+
+def _within_registers(start: Configuration, high: int, wide: int, machine: Machine) -> Configuration:
+    """Return the start with another tile, and loads of A so narrow that a work-item's registers hold what it loads."""
+    along_k = start.number("a_vector_width")
+    while along_k > 1 and high * wide + along_k * high + wide + _REGISTERS_BESIDES > machine.registers_most:
+        along_k //= 2
+    unroll = start.number("unroll") if along_k == start.number("a_vector_width") else along_k
+    return _changed(start, micro_tile_m=high, micro_tile_n=wide, a_vector_width=along_k, unroll=unroll)
 
 
 def _rows_of_their_own(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:
