@@ -63,8 +63,8 @@ class Measurer:
     """More than the trials between two runs of the sentinel, so that the sentinel is built only once."""
     PLACED_SHARE, PLACED_BYTES = 1 / 16, 2**26
     """Limits of the memory that a configuration's buffers take in all their places, one as a share of the device's.
-    Places matter: at 512 cubed on an H100 the ratio of two configurations scattered by 3.6% with buffers allocated anew,
-    by 0.7% with new programs on the same buffers."""
+    Places matter: at 512 cubed on an H100 the ratio of two configurations scattered by 3.6% with new buffers, by 0.7%
+    with new programs on the same buffers."""
 
     def __init__(self, port: Port, calibration: Calibration | None = None) -> None:
         """Calibrate the device's clocks unless a calibration is given."""

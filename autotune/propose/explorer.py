@@ -31,8 +31,8 @@ class Explorer:
     """After this many trials, including failed ones, LEAST_TRIALS is enough for any number of algorithms."""
     DRAWN, LIKELY = 64, 2
     """Without a model, a trial is one of DRAWN random rows: of the LIKELY ones that are likeliest to work, the farthest
-    from earlier trials. The farthest of many would lie in the corners of the space, where hardly any row is fast: taking
-    the farther of two gained 0.009 of the optimum after 25 trials, with an error of 0.006 (70 seeds)."""
+    from earlier trials. The farthest of many would lie in the corners of the space, where hardly any row is fast: the
+    farther of two gained 0.009 of the optimum after 25 trials, with an error of 0.006 (70 seeds)."""
     CANDIDATES = 768
     """Random rows ranked at each proposal, besides the neighbours of the best. 512 were level, a tenth faster."""
     WORTHWHILE = 0.02
@@ -44,7 +44,7 @@ class Explorer:
     """
     REFINEMENT, REFINEMENT_TRIALS = 0.002, 100
     """After so many trials every second one counts improvements this small: by then they are most of what is left.
-    It gained 0.0007 of the optimum after 200 trials, with an error of 0.0005 (16 seeds); from the 25th, it lost 0.004."""
+    It gained 0.0007 of the optimum after 200 trials, with an error of 0.0005 (16 seeds); from the 25th on, it lost."""
     REMEMBERED = 512
     """Number of most promising candidates that are ranked again at the next proposal."""
     CLIMBS, BEAM = 4, 6

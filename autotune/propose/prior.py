@@ -29,8 +29,8 @@ class UsualWorkGroup:
     SLOWNESS = 0.06
     """What the square of the distance from that adds on the explorer's scale: 0.06 for half or twice as many.
 
-    On the ten recorded spaces of the design, searches reached 95% of the optimum in 27.0 trials instead of 33.7 (mean of
-    medians, 40 seeds); with 0.03, in 27.7.
+    On the ten recorded spaces of the design, searches reached 95% of the optimum in 27.0 trials instead of 33.7 (mean
+    of medians, 40 seeds); with 0.03, in 27.7.
     """
     KEPT_ROWS = 100_000
     """What is expected of all rows of a space no larger is computed once and kept."""
