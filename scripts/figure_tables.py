@@ -25,7 +25,7 @@ def figures_page() -> str:
         _products_on_gpus, _narrow_products, _other_products, _products_on_pocl, _reductions, _row_operations,
         _quantised, _against_ggml, _defaults, _micro_tiles, _search, _unseen_search, _siblings, _promises, _distilled,
         _kernel_files, _throughput, _overhead, _real_searches, _finals, _run_time, _strangers, _service, _kills,
-        _adreno, _weights_on_adreno,
+        _adreno, _weights_on_adreno, _pairs_on_adreno,
     )  # fmt: skip
     return "\n".join([INTRODUCTION, *(section() for section in sections)])
 
@@ -682,6 +682,40 @@ def _weights_on_adreno() -> str:
         "STATS=1 path/to/shell MODEL python scripts/adreno_weights --rival path/to/ggml --json adreno_weights.json",
         _table(["m x n x k weights, mode", *models], lines),
     )
+
+
+def _pairs_on_adreno() -> str:
+    content = result("adreno_pairs")
+    rows = [(model, row) for model in sorted(content) for row in content[model]["rows"]]
+    agreed = sum(row["preferred"] == row["better"] for _, row in rows)
+    undecided = sum(row["preferred"] is None for _, row in rows)
+    slots = [[row[which]["slots_per_multiply_add"] for which in "ab"] for _, row in rows]
+    by_slots = sum((a > b) == (row["better"] == "b") and a != b for (a, b), (_, row) in zip(slots, rows, strict=True))
+
+    def said(row: Mapping[str, Any]) -> str:
+        spilled = f", {row['private_bytes']} bytes spilled" if row["private_bytes"] else ""
+        return f"{row['slots_per_multiply_add']}{spilled}"
+
+    return _section(
+        "Measured pairs, and what a compiler says of them",
+        f"{len(rows)} pairs of kernels that people measured on an Adreno and that our kernels can express, compiled "
+        "for the nearest model that Mesa's compiler knows: issue slots for a multiply-add in the widest loop. It "
+        f"prefers what does not spill, then what takes fewer slots. It agrees with the measurement in {agreed} of "
+        f"{len(rows)}, has no preference in {undecided} and is wrong in {len(rows) - agreed - undecided}. By slots "
+        f"alone it would agree in {by_slots}: what spills under Mesa need not do so under the maker's driver, and "
+        "these are not the kernels that were measured.",
+        "STATS=1 path/to/shell MODEL python scripts/adreno_pairs --json scripts/results/adreno_pairs.json",
+        _table(
+            ["measured, on a real Adreno", "compiled for ", "first", "second", "faster", "the compiler's choice"],
+            [
+                [row["measured"], model, said(row["a"]), said(row["b"]), _NTH[row["better"]], _NTH[row["preferred"]]]
+                for model, row in rows
+            ],
+        ),
+    )
+
+
+_NTH = {"a": "first", "b": "second", None: "none"}
 
 
 def _slots(row: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ class Proposals:
     STALE = 5
     """Configurations that are measured again first after a change of driver, template or space."""
     MOST_SUSPECTED = 50
-    """Consecutive proposals skipped because they resemble failures or are doubtful; if all are, one has to be tried."""
+    """Consecutive proposals skipped because they resemble failures; if all of them do, one has to be tried."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Proposals:
                 return None
             configuration = self._space[row]
             is_avoided = self._avoids_suspects and number < self.MOST_SUSPECTED
-            is_suspected = is_avoided and (self._suspicion.falls_on(configuration) or self._is_doubtful(configuration))
+            is_suspected = is_avoided and self._suspicion.falls_on(configuration)
             if not is_suspected and self._is_new(configuration):
                 self._running.add(configuration)
                 return configuration
