@@ -16,6 +16,7 @@ from autotune.kernels.gemm.estimate import WorkGroup, tile_bytes
 from autotune.lookup.predictor import COSTS, MOST_SHARED, Cost, Costs
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import UNKNOWN, Machine
 from autotune.model.problem import Problem
 
 _MOST_AT_ONCE = 16
@@ -35,7 +36,9 @@ _STIFFNESS = 1e-4
 class Work:
     """How a configuration divides the sizes among work-groups, and what each work-group does."""
 
-    def __init__(self, configuration: Configuration, axes: Sequence[str], limits: DeviceLimits) -> None:
+    def __init__(
+        self, configuration: Configuration, axes: Sequence[str], limits: DeviceLimits, machine: Machine = UNKNOWN
+    ) -> None:
         """`axes` are the `size_axes` of the problem."""
         self.configuration = configuration
         self._values: Mapping[str, object] = dict(configuration.values)
@@ -67,7 +70,7 @@ class Work:
             operands=self.operands,
             local_bytes=tile_bytes(number) if has_tiles else 0,
         )
-        self.at_once = 1 if limits.is_cpu else min(_MOST_AT_ONCE, group.at_once(limits))
+        self.at_once = 1 if limits.is_cpu else min(_MOST_AT_ONCE, group.at_once(limits, machine))
         """Work-groups that a compute unit can run at the same time."""
 
     def number(self, name: str, default: int = 1) -> int:

@@ -12,6 +12,7 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.kernels import find_family
 from autotune.lookup.answer import table_order
@@ -77,7 +78,8 @@ class Observed:
     def works(self) -> tuple[Work, ...]:
         """The work of each candidate."""
         axes = self.family.problem_type.size_axes
-        return tuple(Work(candidate, axes, self.device.limits) for candidate in self.candidates)
+        machine = find_profile(self.device).machine
+        return tuple(Work(candidate, axes, self.device.limits, machine) for candidate in self.candidates)
 
     @cached_property
     def elsewhere(self) -> tuple[Problem, ...]:
@@ -275,12 +277,12 @@ def _trials(
     device: Device, family: KernelFamily, times: dict[Problem, dict[Configuration, float]]
 ) -> dict[str, Trials]:
     """Return all trials by algorithm: without slow ones, what is only fast at small sizes would seem fast at large."""
-    axes, limits = family.problem_type.size_axes, device.limits
+    axes, limits, machine = family.problem_type.size_axes, device.limits, find_profile(device).machine
     rows: dict[str, list[tuple[NDArray[np.float64], float, int]]] = {}
     for column, (problem, found) in enumerate(times.items()):
         for configuration, time in found.items():
             if not family.misfits(configuration):
-                row = amounts(Work(configuration, axes, limits), [problem], limits.compute_units)[0]
+                row = amounts(Work(configuration, axes, limits, machine), [problem], limits.compute_units)[0]
                 rows.setdefault(configuration.algorithm, []).append((row, time, column))
     return {
         name: Trials(
