@@ -13,7 +13,7 @@ import pytest
 
 from autotune.bundle.prepare import candidates_of
 from autotune.device.identity import architecture_of, family_of
-from autotune.device.machine import _FOLDER, public_limits
+from autotune.device.machine import _FOLDER, machine_of, public_limits
 from autotune.device.profile import find_profile
 from autotune.export import export_package, export_table
 from autotune.export.c_family import FamilyInC
@@ -23,6 +23,7 @@ from autotune.lookup import Match, TuningTable
 from autotune.lookup.absent import absent_device, is_known
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import UNKNOWN
 from autotune.model.problem import Problem
 from autotune.store import Store
 
@@ -63,8 +64,9 @@ def test_models_lie_in_their_generation_and_state_known_limits() -> None:
         stated = [file["limits"]]
         for generation in file.get("generation", {}).values():
             stated += [generation["limits"], *generation.get("models", {}).values()]
-        assert {name for limits in stated for name in limits} <= known
+        assert {name for limits in stated for name in limits} <= known | {"machine"}
     for family, architecture, model in MODELS:
+        assert machine_of(model, family) != UNKNOWN or family == "cpu"
         assert (family_of(model), architecture_of(model)) == (family, architecture)
     assert sum(family == "adreno" for family, _, _ in MODELS) >= 40
     assert sum(family == "mali" for family, _, _ in MODELS) >= 30
@@ -94,6 +96,16 @@ def test_limits_are_those_of_the_model_else_the_generation_else_the_family(slug:
     limits, found = public_limits(slug, family_of(slug))
     assert (found, limits.compute_units) == (source, units)
     assert absent_device(slug).presumed_from == source
+
+
+def test_a_machine_has_what_its_model_and_generation_state() -> None:
+    of_650, of_610, of_730 = (machine_of(f"adreno-{number}", "adreno") for number in (650, 610, 730))
+    assert (of_650.registers, of_610.registers, of_730.registers) == (32768, 12288, 49152)
+    assert (machine_of("mali-t860-mc4", "mali").reads_images, machine_of("mali-g77", "mali").reads_images) == (
+        False,
+        True,
+    )
+    assert machine_of("powervr-rogue", "powervr") == UNKNOWN
 
 
 def test_of_an_unknown_family_only_the_least_is_presumed() -> None:

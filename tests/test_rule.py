@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from autotune.device.machine import machine_of
 from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
@@ -17,6 +18,8 @@ from autotune.kernels.gemm.rule import candidates
 from autotune.lookup.json_table import read_contents
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
+from autotune.model.machine import UNKNOWN
+from autotune.space.family import Starts
 from factories import LARGE_GPU, PHONE, PROCESSOR
 
 DEVICES = {
@@ -275,17 +278,25 @@ def test_estimates_follow_what_was_measured() -> None:
     ],
 )
 def test_what_runs_out_first_tells(group: WorkGroup, expected: int) -> None:
-    assert group.at_once(replace(LARGE_GPU, extensions=())) == expected
+    assert group.at_once(LARGE_GPU, UNKNOWN) == expected
 
 
 def test_a_compute_unit_of_nvidias_has_local_memory_for_more() -> None:
     group = WorkGroup(items=64, outputs=16, operands=8, local_bytes=24 * 1024)
-    assert (group.at_once(replace(LARGE_GPU, extensions=())), group.at_once(LARGE_GPU)) == (2, 8)
+    assert (group.at_once(LARGE_GPU, UNKNOWN), group.at_once(LARGE_GPU, machine_of("nvidia-h200", "nvidia"))) == (2, 8)
+
+
+def test_above_32_registers_a_mali_runs_half_the_work_items() -> None:
+    machine = machine_of("mali-g610-mc6", "mali")
+    light, heavy = (WorkGroup(items=64, outputs=outputs, operands=0) for outputs in (0, 16))
+    assert heavy.at_once(PHONE, machine) == 8
+    assert light.at_once(PHONE, machine) == 8, "40 registers are for addresses and counters already"
 
 
 def test_the_default_counts_the_work_groups_that_fit_a_compute_unit() -> None:
     tile = {p.name: p.values[0] for p in FAMILY.algorithm("local_tile").parameters}
     tile |= {"work_group_m": 16, "work_group_n": 8, "micro_tile_m": 4, "micro_tile_n": 8, "tile_k": 16, "stages": 2}
     configuration = Configuration.of("local_tile", **tile)
-    (numbers,) = (n for c, n in candidates((configuration,), LARGE_GPU).items() if c == configuration)
+    starts = Starts((configuration,), machine_of("nvidia-h200", "nvidia"))
+    (numbers,) = (n for c, n in candidates(starts, LARGE_GPU).items() if c == configuration)
     assert numbers["resident"] == 5

@@ -33,6 +33,7 @@ def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
     """
     file, generation, model = _layers(slug, family)
     found = {**file.get("limits", {}), **generation.get("limits", {}), **generation.get("models", {}).get(model, {})}
+    found.pop("machine", None)
     cores = re.search(r"-m[cp](\d{1,3})$", slug)
     if cores and int(cores[1]):
         found["compute_units"] = int(cores[1])
@@ -42,9 +43,10 @@ def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
 
 @lru_cache(maxsize=_MOST_KEPT)
 def machine_of(slug: str, family: str) -> Machine:
-    """Return the machine that a device is, by its generation or else its family; `UNKNOWN` if neither has a file."""
-    file, generation, _ = _layers(slug, family)
-    stated = {**file.get("machine", {}), **generation.get("machine", {})}
+    """Return the machine that a device is, by its model, generation and family; `UNKNOWN` if nothing is stated."""
+    file, generation, model = _layers(slug, family)
+    of_model = generation.get("models", {}).get(model, {})
+    stated = {**file.get("machine", {}), **generation.get("machine", {}), **of_model.get("machine", {})}
     return read(Machine, Node(stated)) if stated else UNKNOWN
 
 

@@ -1,22 +1,39 @@
 """What an architecture is, as far as estimates of kernels depend on it."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from autotune.codec import MAX_NUMBER, Bounds
+
+_POSITIVE = Bounds(1, MAX_NUMBER)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """An architecture; `device/machines/*.toml` state the numbers of each, with their sources."""
+    """An architecture; `device/machines/*.toml` state the numbers of each, with their sources.
+
+    The resources are those of a large GPU where nothing else is stated: few of those differ much.
+    """
 
     is_sparse: ClassVar[bool] = True
+    lanes: int = 0
+    """Work-items that run in step, at least; 0: as many as the widest sub-group that the driver reports."""
+    work_items: Annotated[int, _POSITIVE] = 2048
+    """Work-items that a compute unit holds at once."""
+    registers: Annotated[int, _POSITIVE] = 65536
+    """32-bit registers of a compute unit, which these share."""
+    register_step: Annotated[int, _POSITIVE] = 1
+    """A work-item gets a multiple of so many registers."""
+    registers_most: int = 255
+    """Registers that a work-item can have; a kernel that needs more spills."""
+    local_memories: Annotated[int, _POSITIVE] = 1
+    """Work-groups with all the local memory that one may have for which a compute unit has room."""
     outputs_least: int = 0
     """Outputs of a work-item of GEMM where the product is small; 0 if no measurements say how many it should have."""
     outputs_most: int = 0
     """The same where the product is large."""
     work_items_wanted: int = 1
     """A product between these has outputs for so many work-items."""
-    registers_most: int = 255
-    """32-bit registers that a work-item can have; a kernel that needs more spills."""
     reads_images: bool = False
     """Whether images have a path of their own, on which B is read faster than from buffers."""
 

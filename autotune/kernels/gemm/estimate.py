@@ -51,14 +51,8 @@ ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides 
 """The estimate, over values of the problem, limits of the device, and the `numbers_of` a candidate."""
 
 
-_ITEMS_AT_ONCE, _REGISTERS_OF_UNIT = 2048, 65536
-"""Resources of a compute unit of a large GPU, which is assumed everywhere; few large GPUs differ much."""
-_MOST_REGISTERS = 255
-"""Registers of a work-item beyond which a compiler spills."""
 _REGISTERS_BESIDES = 40
 """Registers that a work-item needs for addresses and counters."""
-_LOCAL_MEMORIES = 4
-"""How many work-groups, each with all the local memory that one may have, fit on an NVIDIA compute unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +68,15 @@ class WorkGroup:
     """What else a work-item holds."""
     local_bytes: int = 0
 
-    def at_once(self, limits: DeviceLimits) -> int:
+    def at_once(self, limits: DeviceLimits, machine: Machine) -> int:
         """Return how many such work-groups a compute unit runs at once, at least 1."""
         own = self.outputs + 2 * self.operands + self.carried
-        registers = min(_MOST_REGISTERS, own + _REGISTERS_BESIDES)
-        local_bytes = limits.local_memory_bytes * (_LOCAL_MEMORIES if limits.ordering == "ptx" else 1)
-        by_local_memory = local_bytes // self.local_bytes if self.local_bytes else _ITEMS_AT_ONCE
-        return max(
-            1, min(_ITEMS_AT_ONCE // self.items, _REGISTERS_OF_UNIT // (self.items * registers), by_local_memory)
-        )
+        needed = min(machine.registers_most, own + _REGISTERS_BESIDES)
+        registers = -(-needed // machine.register_step) * machine.register_step
+        local_bytes = limits.local_memory_bytes * machine.local_memories
+        by_local_memory = local_bytes // self.local_bytes if self.local_bytes else machine.work_items
+        by_registers = machine.registers // (self.items * registers)
+        return max(1, min(machine.work_items // self.items, by_registers, by_local_memory))
 
 
 def tile_bytes(number: Callable[[str], int]) -> int:
@@ -189,7 +183,7 @@ def numbers_of(
     between them such that there are `items_wanted` work-items; else all are 1.
     """
     weights = _CPU if limits.is_cpu else _GPU
-    shape = _Shape(configuration, limits)
+    shape = _Shape(configuration, limits, machine)
     work = shape.work(weights)
     pads = int(shape.text("edges") == "pad")
     packs_a = "a" not in constant and (pads or int(shape.text("a_storage") == "image"))
@@ -232,16 +226,16 @@ def numbers_of(
 class _Shape:
     """Work-items of a configuration along rows, columns and parts of k, and the cost of their work."""
 
-    def __init__(self, configuration: Configuration, limits: DeviceLimits) -> None:
+    def __init__(self, configuration: Configuration, limits: DeviceLimits, machine: Machine) -> None:
         self.algorithm = configuration.algorithm
         self.is_cpu = limits.is_cpu
         self.is_tiled = configuration.algorithm == "local_tile" and not limits.is_cpu
         self.has_matrices = configuration.algorithm == "matrix_tile"
-        self._limits = limits
+        self._limits, self._machine = limits, machine
         self._values = dict(configuration.values)
         self.tile_m = self.number("micro_tile_m") * self.number("macro_tile_m")
         self.tile_n = self.number("micro_tile_n") * self.number("macro_tile_n")
-        self.lanes = 1 if limits.is_cpu else max(limits.sub_group_sizes, default=64)
+        self.lanes = 1 if limits.is_cpu else machine.lanes or max(limits.sub_group_sizes, default=64)
         told = limits.native_vector_float32
         self.vector_lanes = told if told >= LEAST_LANES else _CPU_LANES
         self.registers = _ANY_REGISTERS if told < LEAST_LANES else _FEW_REGISTERS if told < 16 else _MANY_REGISTERS
@@ -338,7 +332,7 @@ class _Shape:
             carried=self._carried() if self.is_tall else 0,
             local_bytes=tile_bytes(self.number),
         )
-        return group.at_once(self._limits)
+        return group.at_once(self._limits, self._machine)
 
     def _carried(self) -> int:
         """Return how many registers of a work-item the next tiles of a tall `local_tile` take on their way."""
@@ -356,7 +350,7 @@ class _Shape:
             operands=(high + wide) // 4,
             local_bytes=2 * self.number("stages") * self.number("tile_k") * (self.tile_m + self.tile_n),
         )
-        return group.at_once(self._limits)
+        return group.at_once(self._limits, self._machine)
 
     @property
     def is_tall(self) -> bool:
