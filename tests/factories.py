@@ -31,6 +31,7 @@ from autotune.model.events import (
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Measurement, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.space.search_space import SearchSpace
+from waiting import HANG_S
 
 if TYPE_CHECKING:
     from autotune.measure.measurer import Measurer
@@ -107,7 +108,10 @@ UNOPTIMIZED = ("-cl-opt-disable",)
 
 def quick_job(device: Device | str, problem: Problem, configuration: Configuration, **changes: Any) -> Job:
     """A job of one short sample on a device, or on that with a selector; built without the optimizer."""
-    known: dict[str, Any] = {"seed": 1, "samples": 1, "min_sample_ns": 1000, "build_options": UNOPTIMIZED, **changes}
+    known: dict[str, Any] = {
+        "seed": 1, "samples": 1, "min_sample_ns": 1000, "build_options": UNOPTIMIZED, "build_limit_s": HANG_S,
+        "run_limit_s": HANG_S, **changes,
+    }  # fmt: skip
     selector = device if isinstance(device, str) else device.selector
     return Job(selector=selector, problem=problem, configuration=configuration, **known)
 

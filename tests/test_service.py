@@ -484,7 +484,7 @@ def test_uploaded_table_counts_only_after_it_was_measured(server: Server, client
     claimed = write_json([replace(tables[0], winners=tuple(boasting))]).encode()
     answer = client.upload(claimed)
     assert answer == {"jobs": [1], "accepted": 2, "left_out": 0}
-    assert client.lookup(DEVICE.slug, SHAPE)["match"] == "default"
+    assert client.lookup(DEVICE.slug, SHAPE)["match"] == "presumed"
     with offering(server.url):
         found = ended(client, 1)
     assert found["counts"] == {"done": 2}
