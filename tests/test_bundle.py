@@ -611,6 +611,7 @@ def test_the_commands_pack_and_collect(run: Run, job: Job, result: bytes, tmp_pa
     (tmp_path / NAME).write_bytes(result)
     told = run(["collect", str(tmp_path), "--db", db])
     assert "48x40x36" in told.out
+    assert "48x40x36: the rule had said " in told.out
     assert "not finished" not in told.err
     assert "48x40x36" in run(["lookup", "--device", job[1].slug, "48,40,36", "--tuned", "--db", db]).out
 

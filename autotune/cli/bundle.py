@@ -2,12 +2,14 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.cli.arguments import BUNDLED, DATABASE, JSON, QUIET, WIDE, argument, command, family
 from autotune.cli.output import print_result, require_winners, tell
 from autotune.cli.run import check_algorithms, wanted_requests
 from autotune.errors import ProblemError, UsageError
+from autotune.model.events import Outcome
 from autotune.model.trial import Request
 
 
@@ -94,6 +96,23 @@ def collect_command(options: argparse.Namespace) -> int:
         tell("the work was not finished: start run.sh again where it ran, and collect the result again")
     print_failures(found.outcomes, found.device.slug, sys.stderr if options.json else sys.stdout)
     print_result(options, found.device.slug, found.outcomes, is_complete=found.is_finished)
+    if not options.json:
+        _print_presumed(found.device.slug, found.outcomes)
     if found.is_finished:
         require_winners(found.device, found.outcomes)
     return 0
+
+
+def _print_presumed(slug: str, outcomes: Sequence[Outcome]) -> None:
+    """Print of each winner what the rule had said of its problem while the device was absent."""
+    from autotune.lookup import TuningTable
+
+    nothing_measured = TuningTable([], [])
+    for winner in (outcome.winner for outcome in outcomes if outcome.winner):
+        said = nothing_measured.find(slug, winner.problem).configuration
+        won = {"algorithm": winner.configuration.algorithm, **dict(winner.configuration.values)}
+        other = {"algorithm": said.algorithm, **dict(said.values)}
+        differences = [
+            f"{name} {other[name]}, not {won[name]}" for name in other if won.get(name, other[name]) != other[name]
+        ]
+        print(f"{winner.problem.label}: the rule had said {'; '.join(differences) or 'the same'}")

@@ -20,20 +20,23 @@ _IN_HALF = by_format(lambda f: int(not (f.has_zero_points or f.name in ("q4_k", 
 """Formats that add up in half precision in fewer issue slots on Adreno: one scale for 32, no offset but a constant."""
 _IS_HEAVY = by_format(lambda f: int(f.has_zero_points or f.name in ("q4_k", "q6_k", "mxfp4")))
 """Formats whose quants and scales take more work than a nibble and a scale for 32 of them."""
+_IS_SIX = by_format(lambda f: int(f.name == "q6_k"))
+"""The format of 6 bits: two rows of it take more registers than an Adreno 618 or 630 has for a work-item."""
 ESTIMATE = Expression(
     "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and m * n <= most_outputs"
     " and is_whole != (mode != 'int8') and is_byte != (weights != 'q8_0') and is_float16 != (mode != 'float16')"
-    f" and is_half <= (mode == 'float16' and ({_IN_HALF}) == 1) and is_heavy <= ({_IS_HEAVY})"
+    f" and is_half <= (mode == 'float16' and ({_IN_HALF}) == 1) and is_heavy <= ({_IS_HEAVY}) and is_six <= ({_IS_SIX})"
     " and is_even <= (m % 256 == 0 and n % 8 == 0 and experts == 1)) - 1"
 )
 """Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
 and the numbers of a candidate. `is_whole` is 1 for products of integers, 0 for those of floats, 2 for either; `is_byte`
-likewise for weights of 8 bits, `is_float16` for activations of float16; `is_half` is 1 for those that add up in half
-precision, `is_even` for those that spill where tiles are not whole."""
+likewise for weights of 8 bits, `is_float16` for activations of float16; `is_six` is 1 for what is meant for weights of
+6 bits alone, `is_half` for those that add up in half precision, `is_even` for those that spill where tiles are not
+whole."""
 
 _ANY = {
     "least_m": 1, "least_n": 1, "most_n": MAX_ELEMENTS, "most_outputs": MAX_ELEMENTS, "is_whole": 2, "is_byte": 2,
-    "is_float16": 2, "is_half": 0, "is_heavy": 0, "is_even": 0,
+    "is_float16": 2, "is_half": 0, "is_heavy": 0, "is_six": 0, "is_even": 0,
 }  # fmt: skip
 _FEW = 8
 """Columns up to which a product reads weights at the speed of memory."""
@@ -250,6 +253,8 @@ def _of_phone(device: _Device) -> _Listed:
     if device.adds_in_half:
         wanted = {"least_n": _FEW + 1, "is_whole": 0, "is_half": 1, "is_even": int(is_roomy)}
         yield from _own(device, 0, wanted, slices=1, rows=4, columns=8 if is_roomy else 4)
+    if device.is_adreno and not is_roomy:
+        yield from _own(device, 0, {"least_n": _FEW + 1, "is_whole": 0, "is_six": 1}, slices=1, rows=1, columns=4)
     for columns, rows in ((8, 2), (4, 2), (4, 1)) if is_roomy else ((4, 2), (4, 1)):
         for whole in (0, 1):
             wanted = {"least_n": _FEW + 1, "is_whole": whole}
