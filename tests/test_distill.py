@@ -305,7 +305,8 @@ class TestReading:
         assert all(len(case.times) == 1 for case in cases)
         assert not cases[0].is_legal(naive(2**20, 1))
 
-    def test_reads_every_trial_of_a_database(self, tmp_path: Path) -> None:
+    def test_reads_every_trial_of_a_database(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("autotune.codec.MAX_BYTES", 1000)  # of documents only
         phone, problem = device(), product(64, 64, 64)
         fast, slow = naive(8, 8), naive(4, 4)
         with Store.open(tmp_path / "phone.sqlite") as store:

@@ -4,6 +4,7 @@ Cases come from tables that ``autotune export --format json`` wrote, from databa
 in the JSON form of `Measurements`. All are read as hostile input.
 """
 
+import contextlib
 import keyword
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import TrialState, Winner
 from autotune.store import Store, StoredTrial
+from autotune.store.database import HEADER
 
 FORMAT = "autotune-measurements"
 MAX_ROWS = 2**18
@@ -106,7 +108,7 @@ class Case:
     @cached_property
     def label(self) -> str:
         return " ".join(
-            f"{name}={value:g}" if isinstance(value, float) else value for name, value in self.sizes.items()
+            f"{name}={value:.17g}" if isinstance(value, float) else value for name, value in self.sizes.items()
         )
 
 
@@ -130,10 +132,10 @@ def read_cases(paths: Iterable[Path], family: str | None = None) -> tuple[str, l
 
 
 def _read(path: Path, family: str | None) -> tuple[str, list[Case]]:
+    if _is_database(path):
+        return _of_database(path, family or DEFAULT_FAMILY)
     try:
         data = read_file(path)
-        if data.startswith(b"SQLite format 3\0"):
-            return _of_database(path, family or DEFAULT_FAMILY)
         root = parse(data)
         if root.member("format").value == TABLE:
             return _of_table(data, family or DEFAULT_FAMILY)
@@ -143,6 +145,13 @@ def _read(path: Path, family: str | None) -> tuple[str, list[Case]]:
     if family not in (None, kernel):
         raise TableError(f"{path}: measures {kernel}, not {family}", hint="leave out --family")
     return kernel, cases
+
+
+def _is_database(path: Path) -> bool:
+    if path.is_file():  # reading from a pipe would take from it
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            return file.read(len(HEADER)) == HEADER
+    return False
 
 
 def _of_measurements(root: Node) -> tuple[str, list[Case]]:

@@ -25,7 +25,7 @@ from autotune.store.failures import BUSY_TIMEOUT_S, attempt, file_failures, not_
 BEGIN = "autotune_begin"
 """Execution option: the statement that begins a transaction on SQLite."""
 
-_HEADER = b"SQLite format 3\0"
+HEADER = b"SQLite format 3\0"
 
 _CONNECTING = {
     "connect_timeout": 10,
@@ -152,8 +152,8 @@ def check_file(path: Path) -> bool:
         if not stat.S_ISREG(status.st_mode):
             raise NotADatabaseError(f"{path} is not a plain file", hint="name another file")
         with path.open("rb") as file:
-            header = file.read(len(_HEADER))
-    if header and header != _HEADER:
+            header = file.read(len(HEADER))
+    if header and header != HEADER:
         raise NotADatabaseError(f"{path} is not a database", hint="name another file; this one was left as it is")
     return bool(header)
 
