@@ -31,7 +31,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Winner
 from autotune.paths import data_folder
 from autotune.store import Store
-from factories import device, naive, product, provenance
+from factories import LARGE_GPU, device, naive, product, provenance
 from waiting import in_threads
 
 GPU = device(
@@ -203,28 +203,26 @@ def test_an_unknown_slug_gets_its_familys_profile_and_is_told() -> None:
     assert "profile 'mali'" in found.because
 
 
-def test_an_unknown_device_gets_what_its_own_limits_allow() -> None:
-    large = DeviceLimits(max_work_group_size=1024, has_images=True, max_image_width=8192, max_image_height=8192)
-    unknown = device("adreno-999", limits=large)
-    found = table().find(unknown, m=1024, n=1024, k=1024)
-    assert found.configuration == find_profile(unknown).starting("gemm")[0]
-    assert not FAMILY.violations(found.problem, found.configuration, large)
+@pytest.mark.parametrize(("images", "storage"), [(8192, "image"), (0, "buffer")])
+def test_an_unknown_device_gets_what_its_own_limits_allow(images: int, storage: str) -> None:
+    limits = DeviceLimits(
+        max_work_group_size=1024, has_images=images > 0, max_image_width=images, max_image_height=images
+    )
+    found = table().find(device("adreno-999", limits=limits), m=1024, n=1024, k=1024)
+    assert found.configuration["b_storage"] == storage
+    assert not FAMILY.violations(found.problem, found.configuration, limits)
 
 
 def test_a_default_says_what_it_rests_on() -> None:
-    large = GPU.limits
-    group = Device(**{**vars(GPU), "limits": DeviceLimits(**{**vars(large), "compute_units": 6})})
-    reduce = find_family("reduce").problem_type.from_dict({"batch": 4, "channels": 100_000})
-    start, variant, by_size = (
-        table(device=group).find(group, problem)
-        for problem in (product(2048, 2048, 2048), product(16, 8192, 512), reduce)
-    )
-    starts = find_profile(GPU).starting("gemm")
-    assert start.configuration in starts and start.because.endswith(
-        "the default is chosen by rule from the configurations of the profile 'adreno-7??'"
-    )
-    assert variant.configuration not in starts
-    assert by_size.configuration != find_family("reduce").baseline
+    intel = device("intel-x", limits=LARGE_GPU)
+    start = table(device=intel).find(intel, product(2048, 2048, 2048))
+    assert start.configuration in find_profile(intel).starting("gemm")
+    assert start.because.endswith("the default is chosen by rule from the configurations of the profile 'intel'")
+    reduce = find_family("reduce")
+    variant = table().find(GPU, product(2048, 2048, 2048))
+    by_size = table().find(GPU, reduce.problem_type.from_dict({"batch": 4, "channels": 100_000}))
+    assert variant.configuration not in find_profile(GPU).starting("gemm")
+    assert by_size.configuration != reduce.baseline
     for found in (variant, by_size):
         assert "the default is chosen by rule from the sizes, the device's limits and the profile" in found.because
     plain = table().find(device("x", family="gpu"), product(1, 1, 1))
