@@ -94,12 +94,14 @@ def read_shape(problem_type: type[Problem], text: str) -> Problem:
 
 
 def first_short(cases: Iterable[Any], short: int = 1) -> list[Any]:
-    """Leave all cases of a parametrized test but the first `short` ones to the long tests."""
+    """Leave all cases of a parametrized test but the first `short` ones to the long tests.
 
-    def long(case: Any) -> Any:
-        return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long)
-
-    return [case if number < short else long(case) for number, case in enumerate(cases)]
+    A tuple holds the values of all parameters.
+    """
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=[pytest.mark.long] * (number >= short))
+        for number, case in enumerate(cases)
+    ]
 
 
 UNOPTIMIZED = ("-cl-opt-disable",)
