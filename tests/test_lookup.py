@@ -189,7 +189,8 @@ def test_an_unknown_device_gets_what_its_own_limits_allow() -> None:
     large = DeviceLimits(max_work_group_size=1024, has_images=True, max_image_width=8192, max_image_height=8192)
     unknown = device("adreno-999", limits=large)
     found = table().find(unknown, m=1024, n=1024, k=1024)
-    assert found.configuration == find_profile(unknown).starting("gemm")[0]
+    assert found.match is Match.DEFAULT
+    assert (found.configuration.algorithm, found.configuration["b_storage"]) == ("microtile", "image")
     assert not FAMILY.violations(found.problem, found.configuration, large)
 
 
@@ -199,7 +200,7 @@ def test_a_default_says_what_it_rests_on() -> None:
     reduce = find_family("reduce").problem_type.from_dict({"batch": 4, "channels": 100_000})
     start, variant, by_size = (
         table(device=group).find(group, problem)
-        for problem in (product(2048, 2048, 2048), product(16, 8192, 512), reduce)
+        for problem in (product(1, 2048, 2048), product(16, 8192, 512), reduce)
     )
     starts = find_profile(GPU).starting("gemm")
     assert start.configuration in starts and start.because.endswith(
