@@ -199,8 +199,7 @@ def test_a_default_says_what_it_rests_on() -> None:
     group = Device(**{**vars(GPU), "limits": DeviceLimits(**{**vars(large), "compute_units": 6})})
     reduce = find_family("reduce").problem_type.from_dict({"batch": 4, "channels": 100_000})
     start, variant, by_size = (
-        table(device=group).find(group, problem)
-        for problem in (product(1, 2048, 2048), product(16, 8192, 512), reduce)
+        table(device=group).find(group, problem) for problem in (product(1, 2048, 2048), product(16, 8192, 512), reduce)
     )
     starts = find_profile(GPU).starting("gemm")
     assert start.configuration in starts and start.because.endswith(
