@@ -132,7 +132,7 @@ def test_job_survives_the_deaths_of_worker_and_service(processes: Processes, poc
     with ExitStack() as stack:
         client = stack.enter_context(Client(processes.url, TOKEN))
         wait_for(lambda: [d for d in client.devices() if d["state"] == "idle"])
-        job = client.submit(pocl.slug, shapes=SHAPES, family="reduce", trials=16, algorithms=["serial"])
+        job = client.submit(pocl.slug, shapes=SHAPES, family="reduce", trials=16, seconds=60, algorithms=["serial"])
         wait_for(lambda: client.job(job["id"])["problems"][0]["progress"] and _trials(processes) >= 3)
         processes.suspend("worker")
         wait_for(lambda: _in_flight(processes))  # and stays so
