@@ -56,7 +56,7 @@ def test_file_is_replaced_only_if_asked_for_and_not_in_use(db_file: Path, tmp_pa
 
 
 def test_backup_without_space_is_named(db_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def connect(path: Path, **options: Any) -> sqlite3.Connection:
+    def connect(path: Path | str, **options: Any) -> sqlite3.Connection:
         connection: sqlite3.Connection = real(path, **options)
         if isinstance(path, Path) and path != db_file:  # coverage connects to text
             connection.execute("PRAGMA max_page_count = 4")
