@@ -218,7 +218,7 @@ def test_the_largest_integers_of_vectors_do_not_overflow(make: Callable[..., QGe
 def test_layouts_for_decode_and_prefill_and_their_memory(make: Callable[..., QGemm], pocl: Device) -> None:
     raw, values = weights_of("q8_0", 64, 256)
     one = drawn(pocl, QGemmProblem(m=64, n=1, k=256, weights="q8_0"), "shared_rows", layout="rows")
-    more = drawn(pocl, QGemmProblem(m=64, n=16, k=256, weights="q8_0"), "local_tile")
+    more = drawn(pocl, QGemmProblem(m=64, n=16, k=256, weights="q8_0"), "local_tile", packed_words=1)
     qgemm = make(one, more)
     weights = qgemm.prepare(raw, "q8_0", (64, 256))
     for x in (activations(1, 256), activations(16, 256)):

@@ -59,6 +59,7 @@ def distill_command(options: argparse.Namespace) -> int:
             tell(f"where a {left_out} was left out, the default does better than the rule ({how})")
     if options.output:
         write(options.output, text)
+        sys.stdout.flush()  # the report comes first, also in a file that both streams go to
         tell(f"wrote {options.output}")
     return 0
 
