@@ -30,7 +30,7 @@ class Winner:
     outputs: int
     """Of a work-item."""
     work_group: int = 0
-    """Work-items; 0 if not told."""
+    """Work-items; 0 if not stated."""
     reads_image: bool | None = None
     """Whether B, or both operands, are images; None if the origin's kernels cannot."""
 

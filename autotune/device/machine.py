@@ -29,7 +29,7 @@ _MOST_KEPT = 1024
 def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
     """Return the limits that a device is known to have by its slug, and whose they are: a model, generation or family.
 
-    Of a family without a file they are the least that OpenCL allows, and are nobody's.
+    Of a family without a file they are the least that OpenCL allows, and the source is empty.
     """
     file, generation, model = _layers(slug, family)
     found = {**file.get("limits", {}), **generation.get("limits", {}), **generation.get("models", {}).get(model, {})}
