@@ -39,14 +39,15 @@ from autotune.space.search_space import SearchSpace
 from factories import quick_job, spoil_sources
 from invented_port import InventedPort
 
+PACKING = Configuration.of(
+    "dot", work_group_m=1, work_group_n=64, vector_width=4, unroll=1, b_storage="transposed", edges="guard",
+    loads="vload", relaxed_math="off", integer_dot="off",
+)  # fmt: skip
+
 
 def test_a_complete_trial_tells_its_times(pocl: Device, measurer: Measurer) -> None:
     problem = GemmProblem(m=64, n=64, k=64)
-    padded = Configuration.of(
-        "dot", work_group_m=1, work_group_n=64, vector_width=4, unroll=1, b_storage="transposed", edges="guard",
-        loads="vload", relaxed_math="off", integer_dot="off",
-    )  # fmt: skip
-    job = Job(selector=pocl.selector, problem=problem, configuration=padded, samples=3, min_sample_ns=200_000)
+    job = Job(selector=pocl.selector, problem=problem, configuration=PACKING, samples=3, min_sample_ns=200_000)
     measurement = measurer.measure(job).measurement
     assert measurement is not None
     assert len(measurement.samples_ns) == 3
@@ -56,7 +57,7 @@ def test_a_complete_trial_tells_its_times(pocl: Device, measurer: Measurer) -> N
     assert 0 < measurement.error_ratio <= 1
     if measurement.timer is Timer.EVENT:
         assert 0 < measurement.prepare_ns < measurement.time_ns
-    slow = Job(selector=pocl.selector, problem=problem, configuration=padded, give_up_above_ns=1.0)
+    slow = Job(selector=pocl.selector, problem=problem, configuration=PACKING, give_up_above_ns=1.0)
     given_up = measurer.measure(slow).measurement
     assert given_up is not None and len(given_up.samples_ns) == 1
 
@@ -91,6 +92,17 @@ def test_wrong_kernels_are_found(pocl: Device, measurer: Measurer, monkeypatch: 
     assert trial.state is TrialState.WRONG_RESULT, trial.message
     assert trial.measurement is None
     assert trial.time_ns == math.inf
+
+
+@pytest.mark.parametrize(
+    ("ratio", "state"),
+    [(1.0, TrialState.COMPLETE), (1.01, TrialState.WRONG_RESULT), (math.nan, TrialState.WRONG_RESULT)],
+)
+def test_an_error_above_the_tolerance_is_wrong_however_small(
+    pocl: Device, measurer: Measurer, monkeypatch: pytest.MonkeyPatch, ratio: float, state: TrialState
+) -> None:
+    monkeypatch.setattr(GemmCase, "error_ratio", lambda *_: ratio)
+    assert measurer.measure(quick_job(pocl, GemmProblem(m=13, n=24, k=17), TILE)).state is state
 
 
 class FickleSession(Session):
@@ -184,6 +196,20 @@ def test_what_is_written_is_poisoned_before_each_of_many_runs(pocl: Device, monk
     monkeypatch.setattr(Session, "bind", without_arguments)
     lazy = replace(quick_job(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
     assert Measurer(Session(pocl.selector)).measure(lazy).state is TrialState.WRONG_RESULT
+
+
+def test_scratch_is_poisoned_before_each_of_many_runs(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = itertools.count(1)
+
+    def forgetting(session: Session, kernels: Any, launches: Sequence[Launch], *others: Any) -> Any:
+        """Leave packing out of every tenth call: what the call before it packed is still there."""
+        first = sum(1 for launch in launches if launch.prepares) if next(bound) % 10 == 0 else 0
+        return BIND(session, kernels[first:], launches[first:], *others)
+
+    monkeypatch.setattr(Session, "bind", forgetting)
+    job = replace(quick_job(pocl, GemmProblem(m=13, n=24, k=17), PACKING), verifications=20, probe=False)
+    trial = Measurer(Session(pocl.selector)).measure(job)
+    assert trial.state is TrialState.WRONG_RESULT, trial.message
 
 
 def test_inputs_that_another_kernel_spoilt_are_brought_anew(pocl: Device) -> None:
