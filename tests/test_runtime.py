@@ -806,6 +806,7 @@ def test_the_host_does_what_it_was_measured_to_do_faster(make: Callable[..., Gem
     gemm(cla.to_device(gemm.queue, a), cla.to_device(gemm.queue, b))
     gemm(matrix(300, 20), matrix(20, 300))
     assert gemm.stats.host_products == 2
+    assert np.array_equal(gemm(a, b, alpha=3), 3 * product(a, b)) and gemm.stats.host_products == 3
 
 
 def test_the_host_gets_no_more_operations_than_it_was_faster_at() -> None:
