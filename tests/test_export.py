@@ -461,6 +461,19 @@ def test_only_tables_for_lookups_hold_what_ships(over_shipped: Path, tmp_path: P
     assert form.has_shipped == (form.name in {"c", "files", "toml", "defines"}) == (text != alone)
 
 
+def test_own_winners_replace_those_that_ship(over_shipped: Path) -> None:
+    with Store.open(over_shipped) as own:
+        tables = tomllib.loads(str(export_table(own, "nvidia-h200", "gemm", "toml", shipped_tables(own, None))))
+        winners = own.best("nvidia-h200", "gemm")
+    for best in winners:
+        problem = best.problem
+        assert isinstance(problem, GemmProblem)
+        kind = ",".join(f"{name}={text}" for name, text in problem.kind)
+        sizes = tables[f"gemm,device=nvidia-h200,{kind}"]
+        [size] = [size for size in sizes if GemmProblem(mode=problem.mode, **_numbers(size)) == problem]
+        assert sizes[size]["configuration"] == best.configuration.to_dict()
+
+
 def default_answers(device: Device, family: str, problems: list[Fields], folder: Path) -> list[Fields]:
     """The answers where nothing is measured, by the rule alone."""
     with Store.open(folder / "untuned.sqlite") as untuned:
