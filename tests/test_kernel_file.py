@@ -977,7 +977,6 @@ def test_exports_give_the_choice_to_a_c_program(folder: Path, pocl: Device, caps
     assert found == [*(line.partition(" scale ")[2] for line in lines), "-DGROUP=32 -DPER_ITEM=1"]
 
 
-@pytest.mark.long
 def test_the_choice_of_a_c_program_meets_the_constraints(folder: Path) -> None:
     """As the lookup does where it knows winners of similar sizes; a limit of the device is known at the export."""
     from factories import device, winner  # here, since a function of this module is run by itself
