@@ -349,10 +349,11 @@ def test_sizes_may_have_an_x_in_their_names(folder: Path) -> None:
             family.problem_type.parse(text)
 
 
-def test_another_launch_is_another_version_of_the_space(folder: Path) -> None:
+def test_another_launch_or_option_is_another_version_of_the_space(folder: Path) -> None:
     version = family_of(folder).space_version
     assert family_of(folder, FILE.replace("[1, 2, 4]", "[1, 2, 4, 8]")).space_version == version
     assert family_of(folder, FILE.replace("n, PER_ITEM), GROUP)", "n, PER_ITEM), 64)")).space_version != version
+    assert family_of(folder, f'build_options = ["-cl-mad-enable"]\n{FILE}').space_version != version
 
 
 def test_parameters_replace_the_defines_of_the_source(folder: Path) -> None:
