@@ -136,6 +136,17 @@ def test_every_parameter_value_is_right(pocl: Device, measurer: Measurer, family
     check(measurer, pocl, samples, f"{family} {algorithm}", UNOPTIMIZED)
 
 
+@pytest.mark.parametrize("shape", ["5,40,30 nt", "5,40,30 tt", "40,5,30 tn", "40,5,30 tt"])
+def test_skinny_products_are_right_in_every_layout(pocl: Device, measurer: Measurer, shape: str) -> None:
+    problem = GemmProblem.parse(shape)
+    spaces = (SearchSpace(GEMM, problem, pocl.limits, algorithms=[algorithm.name]) for algorithm in GEMM.algorithms)
+    samples = (
+        [Sample(problem=problem, configuration=space[row]) for row in range(0, len(space), len(space) // 50 + 1)]
+        for space in spaces
+    )
+    check(measurer, pocl, [min(few, key=building_cost) for few in samples if few], shape, UNOPTIMIZED)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
