@@ -67,6 +67,18 @@ TILE = FAMILY.complete(Configuration.of(
     work_group_m=1, work_group_n=1, edges="guard", loads="vload", multiply_add="operator", relaxed_math="off",
 ))  # fmt: skip
 
+
+@pytest.mark.parametrize(
+    ("shape", "is_valid"), [("16,24,16", True), ("16,24,16 ldb=26", False), ("16,21,16 ldb=24", False)]
+)
+def test_rows_are_read_as_aligned_only_where_they_and_their_ends_are(pocl: Device, shape: str, is_valid: bool) -> None:
+    """The last micro-tile of a row ends with it. Where it then begins elsewhere, a processor ends the program."""
+    aligned = {"vector_width": 4, "loads": "aligned"}
+    configuration = Configuration.of("microtile", **{**dict(TILE.values), **aligned})
+    violations = FAMILY.violations(GemmProblem.parse(shape), configuration, pocl.limits)
+    assert [text.partition(":")[0] for text in violations] == ([] if is_valid else ["aligned_rows"])
+
+
 WRONG: dict[str, Callable[[str], str]] = {
     "one term of the sum is missing": lambda s: s.replace("int p = 0;", "int p = 1;"),
     "alpha is forgotten": lambda s: s.replace("alpha *", "1 *"),
