@@ -312,6 +312,19 @@ def samples_for_oclgrind(family: KernelFamily, algorithm: str, check: str) -> li
     return covering_sample(spaces, algorithm, strength=1, cost=interpreting_cost, seed=2)
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+def test_no_work_item_overwrites_a_tile_that_others_read(tmp_path: Path, stages: int) -> None:
+    """PoCL runs work-items one after the other, and waits for them at the end of a loop, asked or not."""
+    configuration = GEMM.complete(Configuration.of(
+        "local_tile", work_group_m=2, work_group_n=2, micro_tile_m=1, micro_tile_n=1, tile_k=4, vector_width=1,
+        a_load_width=1, b_load_width=1, unroll=4, local_padding=0, stages=stages, sub_group_columns=0, group_rows=0,
+        split_k=1, edges="guard", multiply_add="operator",
+    ))  # fmt: skip
+    oclgrind = Oclgrind("races", tmp_path)
+    with oclgrind.worker:
+        assert oclgrind.findings(Sample(problem=GemmProblem.parse("3,3,12"), configuration=configuration)) == ""
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
