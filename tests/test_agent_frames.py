@@ -251,7 +251,7 @@ def test_number_that_its_type_does_not_hold_is_not_sent() -> None:
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler here")
 def test_an_agent_rounds_to_half_precision_as_numpy_does(tmp_path: Path) -> None:
-    """What it draws must be what the host draws from the same seed, bit by bit; one of some thousand is in the middle."""
+    """What it draws must be what the host draws from the same seed, bit by bit; one of thousands is in the middle."""
     loop = "for (size_t i = 0; i < count; i++) to[i] = half_of(from[i]);"
     exported = '__attribute__((visibility("default"))) void halves(const float *from, uint16_t *to, size_t count)'
     (tmp_path / "halves.c").write_text(f'#include "random.c"\n{exported} {{ {loop} }}\n')
