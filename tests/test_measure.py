@@ -29,7 +29,7 @@ from autotune.measure.measurer import FRESH_INPUTS, Measurer
 from autotune.measure.operands import Operands
 from autotune.measure.probe import Probe, clipped, group_count
 from autotune.measure.timing import Sample, Stopwatch, Timing
-from autotune.model.configuration import Configuration
+from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.model.problem import Problem
@@ -73,9 +73,8 @@ TILE = FAMILY.complete(Configuration.of(
 )
 def test_rows_are_read_as_aligned_only_where_they_and_their_ends_are(pocl: Device, shape: str, is_valid: bool) -> None:
     """The last micro-tile of a row ends with it. Where it then begins elsewhere, a processor ends the program."""
-    aligned = {"vector_width": 4, "loads": "aligned"}
-    configuration = Configuration.of("microtile", **{**dict(TILE.values), **aligned})
-    violations = FAMILY.violations(GemmProblem.parse(shape), configuration, pocl.limits)
+    values: dict[str, Value] = {**dict(TILE.values), "vector_width": 4, "loads": "aligned"}
+    violations = FAMILY.violations(GemmProblem.parse(shape), Configuration.of("microtile", **values), pocl.limits)
     assert [text.partition(":")[0] for text in violations] == ([] if is_valid else ["aligned_rows"])
 
 
