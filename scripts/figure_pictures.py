@@ -2,10 +2,10 @@
 
 from figure_results import SLOW_START, best_rival_curve, result, search_curves, size, speeds
 
-from autotune.export.pictures import pictures as report_pictures
-from autotune.export.svg import WIDTH, bar, dot, drawing, line, logarithmic, text
 from autotune.lookup.json_table import read_contents
 from autotune.paths import data_folder
+from autotune.service.report.pictures import pictures as report_pictures
+from autotune.service.report.svg import WIDTH, bar, dot, drawing, line, logarithmic, text
 
 
 def pictures() -> dict[str, str]:

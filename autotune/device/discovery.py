@@ -21,7 +21,7 @@ from autotune import child
 from autotune.device.description import Survey, survey
 from autotune.device.families import FAMILIES, POCL_HINT
 from autotune.device.identity import is_imitation, processor_of
-from autotune.device.links import find_link, split
+from autotune.device.link import find_link, split
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, WorkerError, did_you_mean
 from autotune.model.device import Device
 
@@ -101,11 +101,7 @@ def serve() -> None:
         import numpy  # noqa: F401 - pyopencl loads it; imported here, since its time is not the drivers'
 
         entering(_ASKING)
-        if not link:
-            return survey()
-        from autotune.device.agent.machine import survey_behind
-
-        return survey_behind(find_link(link))
+        return find_link(link).survey() if link else survey()
 
     child.serve(ask)
 

@@ -24,7 +24,7 @@ from autotune.device.arrays import (
     take_shared,
 )
 from autotune.device.discovery import discover_here, find_device, select
-from autotune.device.links import split
+from autotune.device.link import split
 from autotune.device.port import Memory, Port, Program
 from autotune.device.programs import BinaryCache, Programs
 from autotune.errors import AutotuneError, DeviceLostError, DeviceSelectionError, LaunchError, ProblemError

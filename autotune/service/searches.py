@@ -17,15 +17,15 @@ from autotune.child import read_message, write_message
 from autotune.errors import WorkerLostError
 from autotune.model.events import Event
 from autotune.model.trial import Job, Trial
-from autotune.remote.events import plain_event
 from autotune.search.helpers import MOST_HELPERS
 from autotune.service.events import event_text
 from autotune.service.fleet import Fleet
 from autotune.service.job_search import Errand, Stopping
+from autotune.service.remote.events import plain_event
 from autotune.service.search_process import OWN, Result
 from autotune.service.station import Assignment, Station
+from autotune.service.store.jobs import JobKind, JobProblem, TuningJob
 from autotune.store import Attempt, Holder
-from autotune.store.jobs import JobKind, JobProblem, TuningJob
 
 MOST_DEATHS = 10
 """A problem fails after so many processes that searched it have ended: it may be the reason, or others in them."""
