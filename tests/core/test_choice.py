@@ -63,6 +63,20 @@ def test_without_a_limit_all_of_a_space_is_measured_once(store: Store, name: str
     assert len(set(searched)) == len(searched)
 
 
+@pytest.mark.parametrize("name", ["ours", "tpe", "random", "exhaustive", "optuna.samplers:RandomSampler"])
+def test_a_sampler_proposes_every_row_once(name: str) -> None:
+    space = SearchSpace(FAMILY, PROBLEM, DEVICE.limits, algorithms=["naive"])
+    proposer = SamplerChoice(name=name).make(space, 0)
+    proposed = []
+    for number in range(len(space)):
+        row = proposer.ask()
+        assert row is not None and row not in proposed
+        proposed.append(row)
+        if number % 2:  # the others still run
+            proposer.tell(row, 1000.0 + number)
+    assert proposer.ask() is None
+
+
 def test_exhaustive_goes_by_rows_and_random_by_its_seed() -> None:
     space = SearchSpace(FAMILY, PROBLEM, LIMITS, algorithms=["naive"])
 

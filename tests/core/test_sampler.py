@@ -358,6 +358,14 @@ def test_what_a_sibling_knows_is_used_and_what_misleads_is_dropped() -> None:
     assert misled <= cold + 0.2
 
 
+def test_the_first_trials_are_what_a_source_found_fast() -> None:
+    space = small_space()
+    log_times = sorted(math.log(invented_time(configuration)) for configuration in space)
+    fastest = log_times[len(space) // 100]
+    found = search_with(space, [source_of(space, 1.0)], 1)
+    assert found[0] <= fastest
+
+
 def test_a_source_of_other_parameters_is_left_out() -> None:
     space = small_space()
     in_words = Configuration.of("microtile", **{**dict(space[0].values), "unroll": "off"})

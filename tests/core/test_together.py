@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, PoolProxiedConnection, event, text
 
 from autotune.errors import StoreError
 from autotune.model.configuration import Configuration
@@ -84,6 +84,22 @@ def test_what_is_written_is_safe_when_it_is_answered(any_store: Store, place: st
 
     write_at_once(any_store, *(threading.Thread(target=add_and_look, args=(number,)) for number in (97, 98, 99)))
     assert seen == [True] * 3
+
+
+def test_what_a_failed_commit_loses_is_written_again(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    dialect = any_store._writing.dialect
+    commit, failures = dialect.do_commit, [OSError("input/output error")]
+
+    def fail_once(connection: PoolProxiedConnection) -> None:
+        if failures:
+            connection.rollback()  # as databases do themselves
+            raise failures.pop()
+        commit(connection)
+
+    monkeypatch.setattr(dialect, "do_commit", fail_once)
+    write_at_once(any_store)
+    assert not failures
+    assert added(any_store) == list(range(THREADS))
 
 
 def test_no_more_are_written_at_once_than_is_good(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
