@@ -14,6 +14,7 @@ import pyopencl as cl
 from numpy.typing import NDArray
 
 from autotune.device.description import HERE, describe, toolchain
+from autotune.device.forks import enter_driver
 from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Memory, Run, scalar
 from autotune.device.quirks import (
     Quirks,
@@ -88,6 +89,7 @@ class Session:
         A queue that is made here tells event times if it `profiles`. Raises DeviceSelectionError when the device cannot
         be found or opened.
         """
+        enter_driver()
         if isinstance(place, str | cl.Context):
             context, queue = _new_queue(place, profiles)
         else:

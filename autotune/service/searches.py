@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 import queue
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from autotune.child import read_message, write_message
 from autotune.errors import WorkerLostError
 from autotune.model.events import Event
 from autotune.model.trial import Job, Trial
+from autotune.paths import safe_path
 from autotune.search.helpers import MOST_HELPERS
 from autotune.service.events import event_text
 from autotune.service.fleet import Fleet
@@ -55,7 +57,11 @@ class Process:
         """Start it. Raises OSError."""
         command = [sys.executable, "-m", "autotune.service.search_process"]
         self._popen = subprocess.Popen(  # noqa: S603 - our own command
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **safe_path()},
+            process_group=0,
         )  # Ctrl-C is the service's to handle; in a session of its own, Linux would not let it yield to the service
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outgoing.put(self.target)

@@ -128,21 +128,26 @@ def test_a_failure_in_a_used_context_is_judged_again_in_a_fresh_one(pocl: Device
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_a_worker_killed_from_outside_ends_its_trial_as_crashed(pocl: Device) -> None:
+def test_a_worker_killed_from_outside_runs_its_trial_once_more_and_ends_it_as_crashed_the_second_time(
+    pocl: Device,
+) -> None:
     job = Job(selector=pocl.selector, problem=PROBLEM, configuration=FAMILY.baseline, samples=1, min_sample_ns=1000)
     with Worker(EVIL) as worker:
         assert worker.run(job).state is TrialState.COMPLETE
-        assert worker.pid is not None
+        killed_pids: list[int] = []
 
-        def kill() -> None:
-            wait_for(lambda: worker.phase == "run")
-            assert worker.pid
-            os.kill(worker.pid, signal.SIGKILL)
+        def kill_twice() -> None:
+            for _ in range(2):
+                wait_for(lambda: worker.phase == "run" and worker.pid not in (None, *killed_pids))
+                assert worker.pid
+                killed_pids.append(worker.pid)
+                os.kill(worker.pid, signal.SIGKILL)
 
-        killing = threading.Thread(target=kill)
+        killing = threading.Thread(target=kill_twice)
         killing.start()
         killed = worker.run(dataclasses.replace(job, seed=NEVER_ENDING, run_limit_s=HANG_S))
         join(killing)
+        assert len(killed_pids) == 2
         assert killed.state is TrialState.CRASHED and killed.message.startswith("run: killed by SIGKILL.")
         assert worker.run(job).state is TrialState.COMPLETE
 

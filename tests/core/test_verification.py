@@ -54,7 +54,7 @@ def fates(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> Iterator[Callable[[d
     """What the compiler makes of kernels, in this process and in those that check."""
     workers: list[Worker] = []
 
-    def start(selector: str) -> Worker:
+    def start(*, selector: str) -> Worker:
         workers.append(Hurried((sys.executable, str(EVIL)), selector=selector))
         return workers[-1]
 
@@ -62,7 +62,7 @@ def fates(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> Iterator[Callable[[d
         monkeypatch.setenv("EVIL_KERNELS", json.dumps(fates))
 
     decide({})
-    monkeypatch.setattr(verification, "start_worker", start)
+    monkeypatch.setattr(verification, "Worker", start)
     monkeypatch.setattr(verification, "_checkers", {})
     monkeypatch.setattr(autotune.kernels.render, "render", evil_checker.render)
     monkeypatch.setattr(executor, "_executors", {})
@@ -118,7 +118,7 @@ def test_without_a_check_wrong_results_would_come_out(
 def test_what_this_driver_measured_needs_no_child(
     pocl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification, "start_worker", lambda _: pytest.fail("a child was started"))
+    monkeypatch.setattr(verification, "Worker", lambda **_: pytest.fail("a child was started"))
     monkeypatch.setattr(verification, "_checkers", {})
     gemm = gemm_of(pocl, tmp_path, driver=pocl.driver)
     assert np.array_equal(gemm(A, B), A @ B)
@@ -159,7 +159,7 @@ def test_a_verdict_is_kept_for_the_next_process(
 ) -> None:
     fates({TILE.key: "wrong"})
     gemm_of(pocl, tmp_path)(A, B)
-    monkeypatch.setattr(verification, "start_worker", lambda _: pytest.fail("a child was started"))
+    monkeypatch.setattr(verification, "Worker", lambda **_: pytest.fail("a child was started"))
     monkeypatch.setattr(verification, "_checkers", {})
     gemm = gemm_of(pocl, tmp_path)
     assert np.array_equal(gemm(A, B), A @ B)
@@ -188,7 +188,7 @@ def test_a_default_is_checked_too(
 
 
 def test_without_a_child_nothing_unverified_runs(pocl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "start_worker", lambda _: Worker(("/no/such/program",)))
+    monkeypatch.setattr(verification, "Worker", lambda **_: Worker(("/no/such/program",)))
     monkeypatch.setattr(verification, "_checkers", {})
     monkeypatch.setattr(child, "FIRST_PAUSE_S", 0.0)
     with pytest.raises(WorkerError, match="cannot be checked before its first use") as raised:

@@ -266,7 +266,7 @@ def test_a_child_that_cannot_start_is_an_error(pocl: Device) -> None:
 def test_no_child_outlives_a_killed_parent_even_in_a_kernel_that_never_ends(pocl: Device) -> None:
     script = (
         "import sys, threading, time; sys.path.insert(0, sys.argv[1])\n"
-        "from test_worker import *\n"
+        "from core.test_worker import *\n"
         "worker = Worker(EVIL)\n"
         "device = Device(slug='x', vendor='', model='', family='cpu', selector=sys.argv[2])\n"
         "endless = replace(job(device, NEVER_ENDING), run_limit_s=HANG_S)\n"

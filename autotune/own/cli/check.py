@@ -19,6 +19,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Trial, TrialState
+from autotune.paths import safe_path
 
 if TYPE_CHECKING:
     from autotune.own.kernel_file.family import FileFamily
@@ -114,7 +115,7 @@ def _log_of_simulator(simulator: list[str], file: Path) -> str:
     ours = [sys.executable, "-m", "autotune", "check", str(file), "--small", "--device", SIMULATOR]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        environment = {**os.environ, _INSIDE: "1"}
+        environment = {**os.environ, **safe_path(), _INSIDE: "1"}
         try:
             done = subprocess.run(  # noqa: S603 - our own command
                 [*simulator, "--log", str(log), *ours],
