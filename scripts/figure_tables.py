@@ -84,13 +84,6 @@ def speed(row: Any) -> float:
     return float(row["ratio"].get("cublas") or row["ratio"]["blas"])
 
 
-def tables() -> Iterator[str]:
-    """Yield every table of the manual."""
-    yield from comparisons()
-    yield from claims()
-    yield from robustness()
-
-
 def comparisons() -> Iterator[str]:
     """Yield the tables that compare with other programs."""
     files = {
@@ -222,8 +215,7 @@ def claims() -> Iterator[str]:
         "trials a second": "{trials_per_s:.0f}", "processor time a trial": "{service_cpu_ms_a_trial:.1f} ms",
         "lookup, 99th percentile": "{lookup_p99_ms:.0f} ms", "memory": "{most_mib} MiB",
     }, alone | {
-        "{workers}, {services} x {processes} on {database}".format_map(run).replace("a file", "file"): run
-        for run in scale["set"]["runs"]
+        "{workers}, {services} x {processes} on {database}".format_map(run): run for run in scale["set"]["runs"]
     })  # fmt: skip
 
 
