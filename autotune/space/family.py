@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from autotune.errors import ConfigurationError, did_you_mean
+from autotune.errors import ConfigurationError, ProblemError, did_you_mean
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits, Fault
 from autotune.model.draw import Draw
@@ -207,8 +207,15 @@ class KernelFamily(ABC):
         """
 
     def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
-        """Return the configuration to use without tuning."""
-        return next(self.candidates(problem, limits, starts), self.baseline)
+        """Return the configuration to use without tuning. Raises ProblemError where none is legal."""
+        chosen = next(self.candidates(problem, limits, starts), None)
+        if chosen is not None:
+            return chosen
+        if broken := self.violations(problem, self.baseline, limits):
+            raise ProblemError(
+                f"no configuration of {self.name} is legal for {problem.label} on this device; its default: {broken[0]}"
+            )
+        return self.baseline
 
     @abstractmethod
     def make_case(self, problem: Problem, seed: int) -> "Case":

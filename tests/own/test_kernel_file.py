@@ -948,10 +948,35 @@ defines = { WIDE = "GROUP * PER_ITEM", LONG = "n", T = "'float'", FAST = "GROUP 
     assert write_defines(tables, "scale").splitlines()[1].endswith(f" scale {of_size}")
 
 
+WHOLE = re.sub(r"(?m)^constraints.*", 'constraints = { whole = "n % (GROUP * PER_ITEM) == 0" }', FILE)
+
+
+def test_a_default_that_is_illegal_gives_way_to_what_is_legal(folder: Path) -> None:
+    family = family_of(folder, WHOLE)
+    table, parse = TuningTable([], []), family.problem_type.parse
+    for n, is_default in ((1024, True), (16, False), (48, False)):
+        chosen = table.find("adreno-730", parse(str(n))).configuration
+        assert (chosen == family.usual) == is_default
+        assert family.violations(parse(str(n)), chosen, DeviceLimits(max_work_group_size=1024)) == []
+    with pytest.raises(
+        ProblemError, match="no configuration of scale is legal for 7 .* its default: whole"
+    ):
+        table.find("adreno-730", parse("7"))
+
+
+@pytest.mark.long
+def test_c_gives_what_is_legal_or_nothing(folder: Path) -> None:
+    family_of(folder, WHOLE)
+    (folder / "scale.h").write_text(write_choices([], "scale"))
+    assert all("GROUP" in options for options in _options_in_c(folder, [("any", 1024), ("any", 16)]))
+    assert _options_in_c(folder, [("any", 7)]) == ["NULL"]
+
+
 def _options_in_c(folder: Path, asked: Sequence[tuple[str, int]]) -> list[str]:
     """Return the options that a C program with `scale.h` gets for devices and sizes."""
-    shown = "".join(f'    puts(scale_choose("{slug}", {size})->options);\n' for slug, size in asked)
-    program = f'#include <stdio.h>\n#include "scale.h"\nint main(void) {{\n{shown}    return 0; }}\n'
+    shown = "".join(f'    show(scale_choose("{slug}", {size}));\n' for slug, size in asked)
+    show = 'static void show(const struct scale_choice *one) { puts(one ? one->options : "NULL"); }\n'
+    program = f'#include <stdio.h>\n#include "scale.h"\n{show}int main(void) {{\n{shown}    return 0; }}\n'
     (folder / "main.c").write_text(program)
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

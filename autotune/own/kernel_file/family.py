@@ -187,8 +187,20 @@ class FileFamily(KernelFamily):
     def candidates(
         self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
     ) -> Iterator[Configuration]:
+        """Yield the file's default and the profile's starts where legal, else a legal one near the default."""
         wanted = dict.fromkeys((self.usual, *starts))
-        return (c for c in wanted if not self.violations(problem, c, limits))
+        legal = [c for c in wanted if not self.violations(problem, c, limits)]
+        return iter(legal or self._near_default(problem, limits))
+
+    def _near_default(self, problem: Problem, limits: DeviceLimits) -> Iterator[Configuration]:
+        from autotune.space.search_space import SearchSpace  # loads NumPy
+
+        values = dict(self.usual.values)
+        indices = {p.name: p.values.index(values[p.name]) for p in self.algorithms[0].parameters}
+        space = SearchSpace(self, problem, limits)
+        row = space.near_row(self.usual.algorithm, indices)
+        if row is not None:
+            yield space[row]
 
     def examples(self) -> tuple[Problem, ...]:
         return (*self.checks, *(request.problem for request in self.requests))
