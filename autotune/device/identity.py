@@ -89,6 +89,16 @@ def identify(strings: Strings) -> Identity:
     return _behind_layer(_any_other(told, strings), told)
 
 
+def slug_of(text: str) -> str:
+    """Return the slug that a text names: a slug as it is, else that of a device with this name (CL_DEVICE_NAME).
+
+    ``adreno730``, ``QUALCOMM Adreno(TM) 730`` and ``adreno-730`` name the same device.
+    """
+    first, hyphen, _ = text.partition("-")
+    is_known = hyphen and (first in FAMILIES or first in ("gpu", "pocl") or bool(processor_of(text)))
+    return text if is_known and is_slug(text) else identify(Strings(name=text)).slug
+
+
 def architecture_of(slug: str) -> str:
     """Return the hardware generation of the device with that slug; empty if unknown."""
     for pattern, architecture in _ARCHITECTURES:

@@ -37,6 +37,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
 from autotune.model.problem import ELEMENT_TYPES, Problem
+from autotune.paths import data_folder
 from autotune.space.family import CExport, KernelFamily
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
@@ -813,6 +814,44 @@ SPOILT = Configuration.of("naive", work_group_m=8, work_group_n=8)
 def spoilt(family: Any, configuration: Configuration, plan: Plan) -> str:
     text = render(family, configuration, plan)
     return f"nonsense {text}" if configuration == SPOILT else text
+
+
+NAMED = """
+#include <stdio.h>
+#include "autotune_device.h"
+int main(int count, char **words) {
+    int which;
+    for (which = 3; which < count; which++)
+        if (autotune_is_named(words[1], words[which], (unsigned)atoi(words[2]))) return 0;
+    return 1;
+}
+"""
+DRIVERS_NAMES = (
+    ("QUALCOMM Adreno(TM)", "OpenCL 3.0 Adreno(TM) 730", "OpenCL C 3.0 Adreno(TM) 730", 4, "adreno-730"),
+    ("QUALCOMM Adreno(TM) 730", "OpenCL 3.0 QUALCOMM build: commit", "OpenCL C 2.0 Adreno(TM) 730", 4, "adreno-730"),
+    ("QUALCOMM Adreno(TM)", "OpenCL 3.0 Adreno(TM) 740", "OpenCL C 3.0 Adreno(TM) 740", 6, "none"),
+    ("Qualcomm(R) Adreno(TM) X1-85 GPU", "OpenCL 3.0", "OpenCL C 3.0 Adreno(TM) X1-85", 6, "adreno-x1-85"),
+    ("Mali-G710 r0p0", "OpenCL 3.0 v1.r38p1", "OpenCL C 3.0", 10, "mali-g710-mc10"),
+    ("Mali-G710 MC10 r0p0", "OpenCL 3.0", "OpenCL C 3.0", 10, "mali-g710-mc10"),
+    ("Mali-G710 r0p0", "OpenCL 3.0", "OpenCL C 3.0", 7, "none"),
+    ("gfx1100:sramecc+:xnack-", "OpenCL 2.0", "OpenCL C 2.0", 48, "amd-gfx1100"),
+    ("AMD Radeon R9 380", "OpenCL 2.0", "OpenCL C 2.0", 28, "amd-radeon-r9-380"),
+    ("NVIDIA GeForce RTX 3080 Ti", "OpenCL 3.0 CUDA", "OpenCL C 1.2", 80, "none"),
+    ("NVIDIA GeForce RTX 3080", "OpenCL 3.0 CUDA", "OpenCL C 1.2", 68, "nvidia-geforce-rtx-3080"),
+    ("", "", "", 0, "none"),
+)
+
+
+@pytest.mark.long
+def test_a_program_finds_its_device_by_what_the_driver_reports(tmp_path: Path) -> None:
+    (tmp_path / "named.c").write_text(NAMED)
+    build = ["cc", *WARNINGS, f"-I{data_folder('templates') / 'c'}", "named.c", "-o", "named"]
+    subprocess.run(build, check=True, cwd=tmp_path)
+    known = sorted({slug for *_, slug in DRIVERS_NAMES if slug != "none"})
+    for name, version, c_version, units, slug in DRIVERS_NAMES:
+        words = [str(units), name, version, c_version]
+        found = [one for one in known if subprocess.run([tmp_path / "named", one, *words]).returncode == 0]
+        assert found == ([] if slug == "none" else [slug]), words
 
 
 # The command

@@ -544,3 +544,26 @@ def test_a_lookup_loads_the_standard_library_only(database: Path) -> None:
     assert needless & set(first) == set()
     heavy = {"numpy", "jinja2", "pyopencl", "sqlalchemy", "alembic", "optuna", "rich"}
     assert heavy & {name.partition(".")[0] for name in last} == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("adreno-730", "adreno-730"), ("adreno730", "adreno-730"), ("QUALCOMM Adreno(TM) 730", "adreno-730"),
+        ("NVIDIA H200", "nvidia-h200"), ("nvidia h200", "nvidia-h200"), ("Mali-G710 MC10", "mali-g710-mc10"),
+        ("pocl-amd-epyc-avx512", "pocl-amd-epyc-avx512"), ("gpu-samsung-xclipse-920", "gpu-samsung-xclipse-920"),
+    ],
+)  # fmt: skip
+def test_devices_may_be_named_as_their_drivers_do(name: str, slug: str) -> None:
+    assert TuningTable([], []).find(name, m=64, n=64, k=64).device == slug
+
+
+def test_a_misspelled_device_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    table = TuningTable([GPU], [])
+    table.find(f"{GPU.slug}y", m=64, n=64, k=64)
+    table.find(f"{GPU.slug}y", m=64, n=64, k=65)
+    table.find(GPU.slug, m=64, n=64, k=64)
+    table.find("adreno-730", m=64, n=64, k=64)
+    assert caplog.text.count("unknown") == 1 and f"did you mean {GPU.slug}?" in caplog.text
+    table.find("toaster", m=64, n=64, k=64)
+    assert "toaster: this device is unknown, so the answers are those for any device" in caplog.text

@@ -958,9 +958,7 @@ def test_a_default_that_is_illegal_gives_way_to_what_is_legal(folder: Path) -> N
         chosen = table.find("adreno-730", parse(str(n))).configuration
         assert (chosen == family.usual) == is_default
         assert family.violations(parse(str(n)), chosen, DeviceLimits(max_work_group_size=1024)) == []
-    with pytest.raises(
-        ProblemError, match="no configuration of scale is legal for 7 .* its default: whole"
-    ):
+    with pytest.raises(ProblemError, match=r"no configuration of scale is legal for 7 .* its default: whole"):
         table.find("adreno-730", parse("7"))
 
 
