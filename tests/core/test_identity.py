@@ -393,3 +393,56 @@ def test_names_without_a_letter_of_the_alphabet_stay_apart() -> None:
 @pytest.mark.parametrize("slug", ["", "adreno-unknown", "adreno-7300", "nvidia-h2000", "mali-g7", "gpu-x"])
 def test_no_architecture_is_invented(slug: str) -> None:
     assert architecture_of(slug) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "vendor", "slug", "architecture"),
+    [
+        (
+            "AMD Radeon Graphics (radeonsi, renoir, LLVM 15.0.7)",
+            AMD[1],
+            "amd-radeon-graphics-renoir",
+            "",
+        ),
+        ("AMD Radeon Graphics (radeonsi, phoenix, LLVM 19.1)", AMD[1], "amd-radeon-graphics-phoenix", ""),
+        ("Mesa Intel(R) Graphics (LNL)", "Intel", "intel-graphics-lnl", ""),
+        ("Mesa Intel(R) Graphics (BMG G21)", "Intel", "intel-graphics-bmg-g21", ""),
+        ("Mesa Intel(R) Graphics (ADL-N)", "Intel", "intel-graphics-adl-n", ""),
+        ("Intel(R) Arc(TM) B390 Graphics", "Intel", "intel-arc-b390-graphics", "intel-xe3"),
+        ("Intel(R) Arc(TM) B580 Graphics", "Intel", "intel-arc-b580-graphics", "intel-xe2"),
+        ("FD740v3", "freedreno", "adreno-740", "adreno-7xx"),
+    ],
+)
+def test_chips_that_share_a_name_have_their_own_slugs(name: str, vendor: str, slug: str, architecture: str) -> None:
+    found = gpu(name, vendor)
+    assert (found.slug, architecture_of(found.slug)) == (slug, architecture)
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "slug", "family"),
+    [
+        ("zink Vulkan 1.4(NVIDIA GeForce RTX 4090 (NVIDIA))", "rusticl", "nvidia-geforce-rtx-4090-zink", "gpu"),
+        ("zink Vulkan 1.3(AMD Radeon RX 6800 (RADV NAVI21))", "rusticl", "amd-radeon-rx-6800-zink", "gpu"),
+        ("Virtio-GPU Venus (Adreno (TM) 740)", "clvk", "adreno-740-clvk-venus", "gpu"),
+    ],
+)  # fmt: skip
+def test_a_driver_over_another_is_not_the_other(name: str, platform: str, slug: str, family: str) -> None:
+    found = gpu(name, "Mesa", platform=platform)
+    assert (found.slug, found.family) == (slug, family)
+
+
+def test_a_chip_of_which_boards_use_different_parts_is_named_with_the_units() -> None:
+    whole, part = (identify(Strings(name="gfx1100", vendor=AMD[1], compute_units=units)) for units in (48, 1))
+    assert (whole.slug, part.slug) == ("amd-gfx1100-cu48", "amd-gfx1100-cu1")
+    assert architecture_of(whole.slug) == architecture_of(part.slug) == "amd-rdna3"
+
+
+def test_a_32_bit_runtime_is_not_the_64_bit_one() -> None:
+    version = "OpenCL 3.0 PoCL 5.0 HSTR: pthread-{}-pc-linux-gnu-haswell"
+    slugs = [processor("pthread-Intel Core i7", version=version.format(machine)).slug for machine in ("x86_64", "i686")]
+    assert slugs[1] == f"{slugs[0]}-32"
+
+
+def test_a_processor_may_be_named_by_its_architecture_alone() -> None:
+    found = processor("cpu", cpuinfo="processor\t: 0\nhart\t: 1\nisa\t: rv64imafdc\nuarch\t: sifive,u74-mc\n")
+    assert found.slug == "pocl-sifive-u74-mc"
