@@ -8,13 +8,10 @@ can have its own time limit.
 
 import contextlib
 import enum
-import io
 import logging
 import os
-import pickle
 import queue
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -29,7 +26,7 @@ from typing import IO, Any, NoReturn, Self
 
 from autotune import tracing
 from autotune.errors import AutotuneError, DeviceLostError, WorkerError
-from autotune.kernels import FILE_MODULE, families_of_files
+from autotune.messages import read_message, write_message
 from autotune.paths import safe_path
 
 _LOG = logging.getLogger(__name__)
@@ -348,34 +345,6 @@ class _Replies:
     def send(self, kind: str, content: object) -> None:
         with self._turn:
             write_message(self._stream, (kind, content))
-
-
-def write_message(stream: IO[bytes], message: object) -> None:
-    """Send a message. Raises OSError when the other side is gone."""
-    data = pickle.dumps(message)
-    stream.write(struct.pack("<Q", len(data)) + data)
-    stream.flush()
-
-
-def read_message(stream: IO[bytes]) -> Any:
-    """Return the next message. Raises EOFError at the end of the stream."""
-    header = stream.read(8)
-    if len(header) < 8:
-        raise EOFError
-    (size,) = struct.unpack("<Q", header)
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError
-    return _Unpickler(io.BytesIO(data)).load()
-
-
-class _Unpickler(pickle.Unpickler):  # only for messages of our own child or parent
-    """Loads the files of the user's kernel families when a message contains an object of their classes."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.startswith(FILE_MODULE):
-            families_of_files()
-        return super().find_class(module, name)
 
 
 def _pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:

@@ -18,8 +18,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.child import read_message, write_message
 from autotune.errors import AutotuneError, WorkerError, WorkerLostError
+from autotune.messages import read_message, write_message
 from autotune.model.trial import Job, Trial
 from autotune.search.helpers import Helpers
 from autotune.service.job_search import Errand, Search, Stopping

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from autotune.child import read_message, write_message
 from autotune.errors import WorkerLostError
+from autotune.messages import read_message, write_message
 from autotune.model.events import Event
 from autotune.model.trial import Job, Trial
 from autotune.paths import safe_path

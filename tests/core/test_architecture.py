@@ -26,6 +26,7 @@ ORDER = (
     "model",
     "space",
     "kernels",
+    "messages",
     "child",
     "device",
     "lookup",
