@@ -8,13 +8,10 @@ can have its own time limit.
 
 import contextlib
 import enum
-import io
 import logging
 import os
-import pickle
 import queue
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -29,7 +26,8 @@ from typing import IO, Any, NoReturn, Self
 
 from autotune import tracing
 from autotune.errors import AutotuneError, DeviceLostError, WorkerError
-from autotune.kernels import FILE_MODULE, families_of_files
+from autotune.messages import read_message, write_message
+from autotune.paths import safe_path
 
 _LOG = logging.getLogger(__name__)
 
@@ -49,6 +47,7 @@ START_TRIES = 3
 FIRST_PAUSE_S = 0.5
 """Pause before restarting a child that failed at its start; doubled each time, as a driver may need to recover."""
 
+KILLED = "killed by SIGKILL"
 EXIT_LIMIT_S = 5.0
 """How long a child that sends nothing more is given to end."""
 
@@ -87,6 +86,8 @@ class Loss:
     cause: Cause
     phase: str
     message: str
+    was_killed: bool = False
+    """Whether something outside killed it, as the system does when memory runs out: a driver cannot raise SIGKILL."""
 
 
 class Child:
@@ -107,6 +108,7 @@ class Child:
         self._messages: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._errors: IO[bytes] | None = None
         self._has_answered = False
+        self._is_killed_here = False
         self._started_s = 0.0
         self._load_s: float | None = None
         """Seconds the current process took to load its libraries; None until it has."""
@@ -134,9 +136,18 @@ class Child:
         If it has a limit for the phase "start", a child that exceeds it is a Loss too, and is not replaced.
 
         A child that dies, hangs or gives up before its first phase is replaced a few times, unless another thread
-        has closed it. Raises WorkerError when no child can be started or survives its start, or when a child reports
-        that it cannot work at all before any child has answered.
+        has closed it; what a child was doing that was killed from outside is begun once more. Raises WorkerError when
+        no child can be started or survives its start, or when a child reports that it cannot work at all before any
+        child has answered.
         """
+        answer = self._ask_again(message, limits_s)
+        if isinstance(answer, Loss) and answer.was_killed:
+            _LOG.warning("a child process was killed from outside; its work begins once more (%s)", answer.message)
+            answer = self._ask_again(message, limits_s)
+        return answer
+
+    def _ask_again(self, message: object, limits_s: Mapping[str, float]) -> Any:
+        """Ask until a child survives its start."""
         for tries_left in reversed(range(START_TRIES)):
             try:
                 return self._ask_once(message, limits_s)
@@ -151,10 +162,14 @@ class Child:
         self.start()
         assert self._process and self._process.stdin
         try:
-            write_message(self._process.stdin, message)
-        except OSError:
-            raise _NoStart(self._last_words()) from None
-        answer = self._await_answer(limits_s)
+            try:
+                write_message(self._process.stdin, message)
+            except OSError:
+                raise _NoStart(self._last_words()) from None
+            answer = self._await_answer(limits_s)
+        except BaseException:  # as Ctrl-C: the answer would be taken for that to the next message
+            self.close()
+            raise
         if not isinstance(answer, Loss):
             self._has_answered = True
             self.answers += 1
@@ -166,10 +181,9 @@ class Child:
     def memory_bytes(self) -> int:
         """Resident memory of the child; 0 without a child, or if the system does not report it."""
         try:
-            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+            return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         except (OSError, ValueError, IndexError):
             return 0
-        return pages * os.sysconf("SC_PAGE_SIZE")
 
     @property
     def _is_worn(self) -> bool:
@@ -180,6 +194,7 @@ class Child:
         """End only the process, from any thread. A thread that waits for its answer gets a Loss."""
         process = self._process
         if process is not None:
+            self._is_killed_here = True
             process.kill()
 
     def close(self) -> None:
@@ -232,7 +247,8 @@ class Child:
             else:
                 status, last_words = self._bury()
                 message = f"{phase}: {status}. {last_words}".strip()
-                return Loss(cause=Cause.DIED, phase=phase, message=message)
+                was_killed = status == KILLED and not self._is_killed_here
+                return Loss(cause=Cause.DIED, phase=phase, message=message, was_killed=was_killed)
 
     @property
     def _first_limit_s(self) -> float:
@@ -253,6 +269,7 @@ class Child:
         self.close()
         self._wait()
         self._messages = queue.Queue()
+        self._is_killed_here = False
         self._started_s, self._load_s = time.monotonic(), None
         try:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
@@ -261,7 +278,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env=_ENVIRONMENT | dict(os.environ if self._environment is None else self._environment),
+                env=_ENVIRONMENT | dict(os.environ if self._environment is None else self._environment) | safe_path(),
                 start_new_session=True,  # Ctrl-C is the parent's to handle
             )
         except OSError as error:
@@ -328,34 +345,6 @@ class _Replies:
     def send(self, kind: str, content: object) -> None:
         with self._turn:
             write_message(self._stream, (kind, content))
-
-
-def write_message(stream: IO[bytes], message: object) -> None:
-    """Send a message. Raises OSError when the other side is gone."""
-    data = pickle.dumps(message)
-    stream.write(struct.pack("<Q", len(data)) + data)
-    stream.flush()
-
-
-def read_message(stream: IO[bytes]) -> Any:
-    """Return the next message. Raises EOFError at the end of the stream."""
-    header = stream.read(8)
-    if len(header) < 8:
-        raise EOFError
-    (size,) = struct.unpack("<Q", header)
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError
-    return _Unpickler(io.BytesIO(data)).load()
-
-
-class _Unpickler(pickle.Unpickler):  # only for messages of our own child or parent
-    """Loads the files of the user's kernel families when a message contains an object of their classes."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.startswith(FILE_MODULE):
-            families_of_files()
-        return super().find_class(module, name)
 
 
 def _pump(stream: IO[bytes], messages: "queue.Queue[tuple[str, Any]]") -> None:

@@ -170,3 +170,16 @@ def try_lock(file: IO[bytes]) -> bool:
     except OSError:
         return False
     return True
+
+
+def safe_path() -> dict[str, str]:
+    """Return environment variables with which a child of this interpreter finds what this process imports.
+
+    The folder of the user's script, or the present one, is not searched: a `random.py` there is not Python's.
+    """
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    users = {"", *([os.path.dirname(os.path.abspath(script))] if script else [])}  # noqa: PTH100, PTH120
+    with contextlib.suppress(OSError):  # the present folder may be gone
+        users.add(os.getcwd())  # noqa: PTH109 - as Python writes it in the path
+    places = [place for place in sys.path if place not in users]
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(dict.fromkeys([*places, str(_PACKAGE.parent)]))}

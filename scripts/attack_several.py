@@ -20,9 +20,9 @@ from attack_scene import Scene, Stranger, ask, bearer, require, until
 from autotune.errors import RefusedError, ServiceError
 from autotune.service.admission import MAX_BODY_BYTES
 from autotune.service.membership import BEAT_S
+from autotune.service.store.notices import _channel
+from autotune.service.store.shared_queue import STALLED_S
 from autotune.store import Store
-from autotune.store.notices import _channel
-from autotune.store.shared_queue import STALLED_S
 from autotune.testing import INVENTED_PROCESSOR
 
 SHAPES = ("96,96,96", "112,96,96", "128,96,96")

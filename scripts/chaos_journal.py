@@ -114,9 +114,9 @@ def main() -> int:
     from autotune.cli import main as autotune
     from autotune.codec import Node
     from autotune.errors import RefusedError
-    from autotune.remote.connection import Connection
-    from autotune.remote.wire import read_job
-    from autotune.remote.worker import Offer
+    from autotune.service.remote.connection import Connection
+    from autotune.service.remote.wire import read_job
+    from autotune.service.remote.worker import Offer
 
     begin, call = Offer._begin, Connection.call
     device: Any = None

@@ -21,8 +21,8 @@ from typing import Any
 from chaos_lines import Lines, Networks, Relays
 
 from autotune.errors import ServiceError, UnreachableError
-from autotune.remote import Client
 from autotune.service.fleet import SILENT_S
+from autotune.service.remote import Client
 from databases import Server
 from ports import free_port
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from autotune.bundle.collect import collect
-from autotune.bundle.result import load, read_result
 from autotune.kernels.gemm import GemmProblem
+from autotune.phone.bundle.collect import collect
+from autotune.phone.bundle.result import load, read_result
 from autotune.store import Store
 
 _MODES = {"float32": "float32", "float16": "float16", "Single": "float32", "Half": "float16", "f32": "float32",

@@ -9,12 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from autotune.device.links.toolchains import build_here, sources
+from autotune.device.link import find_link
 from autotune.model.device import Device
+from autotune.phone.links.agent_link import AgentLink
+from autotune.phone.links.toolchains import build_here, sources
 
 DRIVER = Path("/etc/OpenCL/vendors/pocl.icd")
 SANITIZED = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 """Options of a compiler for a program that ends at a wrong access to memory."""
+
+
+def agent_link(name: str) -> AgentLink:
+    """The link of that name, with which agents can be started."""
+    link = find_link(name)
+    assert isinstance(link, AgentLink)
+    return link
 
 
 def link_name() -> str:

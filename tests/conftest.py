@@ -16,10 +16,9 @@ pytest.register_assert_rewrite(
 
 from autotune.device.discovery import discover
 from autotune.kernels import FILES, families_of_files, find_family
+from autotune.kernels.code_version import code_version
 from autotune.lookup.contents import Shipped
 from autotune.model.device import Device
-from autotune.remote import Client
-from autotune.remote.wire import code_version
 from autotune.search import transfer
 from autotune.store import Store
 from databases import Server, missing
@@ -28,10 +27,8 @@ from invented_clock import Clock
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-    from starlette.testclient import TestClient
 
     from autotune.measure.measurer import Measurer
-    from autotune.service.server import Server as Service
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -145,34 +142,6 @@ def store(db_file: Path) -> Iterator[Store]:
     """Open, and empty."""
     with Store.open(db_file) as opened:
         yield opened
-
-
-@pytest.fixture
-def server(db_file: Path) -> Iterator["Service"]:
-    """A service over HTTP, with `db_file`."""
-    from invented_service import serving
-
-    with serving(db_file) as started:
-        yield started
-
-
-@pytest.fixture
-def client(server: "Service") -> Iterator[Client]:
-    with Client(server.url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def api(store: Store) -> Iterator["TestClient"]:
-    """A service without tokens, asked without HTTP."""
-    from starlette.testclient import TestClient
-
-    from autotune.service.access import Access
-    from autotune.service.app import make_app
-    from autotune.service.core import Service
-
-    with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

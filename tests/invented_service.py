@@ -16,19 +16,20 @@ import pytest
 
 import searches
 from autotune.codec import Node
+from autotune.kernels.code_version import code_version
 from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState
-from autotune.remote import Client
-from autotune.remote import worker as remote_worker
-from autotune.remote.connection import Connection
-from autotune.remote.wire import code_version, plain_device, plain_trial, read_job
-from autotune.remote.worker import Offer, Service
 from autotune.service import core, events, fleet
 from autotune.service import searches as service_searches
 from autotune.service.access import Role
+from autotune.service.remote import Client
+from autotune.service.remote import worker as remote_worker
+from autotune.service.remote.connection import Connection
+from autotune.service.remote.wire import plain_device, plain_trial, read_job
+from autotune.service.remote.worker import Offer, Service
 from autotune.service.search_process import SearchProcess
 from autotune.service.server import Place, Server
-from autotune.store import Store, service_claim
+from autotune.service.store import ServiceStore, service_claim
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from waiting import HANG_S, join, wait_for
 
@@ -68,7 +69,7 @@ class InThisProcess:
         self.pid = os.getpid()
         self.searches: dict[int, service_searches.Search] = {}
         self.is_open = True
-        self._store = Store.open(target)
+        self._store = ServiceStore.open(target)
         self._process = SearchProcess(self._store, send)
 
     def send(self, *message: Any) -> None:
@@ -133,7 +134,7 @@ def serving(
     database: Path | str, files: Mapping[Role, Path] = MappingProxyType({}), port: int = 0, processes: int = 0
 ) -> Iterator[Server]:
     """A service, ended in order; `files` are those of its tokens. Without `processes` searches run in this one."""
-    with pytest.MonkeyPatch.context() as patch, Store.open(database) as store:
+    with pytest.MonkeyPatch.context() as patch, ServiceStore.open(database) as store:
         if not processes:
             patch.setattr(service_searches, "Process", InThisProcess)
         server = Server(Place(port=port, token_files=files, processes=processes or 1), store, lambda _: None)

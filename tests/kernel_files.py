@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.kernel_file.family import FileFamily
 from autotune.kernels import FILES, families_of_files, find_family
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import Trial
+from autotune.own.kernel_file.family import FileFamily
 from factories import quick_job
 
 DATA = Path(__file__).with_name("data") / "kernel_files"

@@ -1,6 +1,6 @@
 """The parser of the command line: how a command declares its arguments, those that several have, and their values.
 
-A module of this package declares a command with the decorator `command`; `MODULES` lists these modules.
+A module declares a command with the decorator `command`; `plugins.COMMANDS` lists these modules.
 """
 
 import argparse
@@ -15,13 +15,7 @@ import autotune
 from autotune.device.families import FAMILIES
 from autotune.errors import UsageError, did_you_mean
 from autotune.kernels import FILES, KERNEL_FILES, family_names, is_family
-
-MODULES = (
-    "devices", "doctor", "presets", "run", "bundle", "init", "check", "tune", "capture", "verify", "status", "report",
-    "compile", "lookup", "show", "misses", "export", "distill", "import_table", "backup", "help",
-    "serve", "worker", "jobs",
-)  # fmt: skip
-"""The modules with commands, in the order in which `autotune --help` lists these."""
+from autotune.plugins import COMMANDS, entry_points, part
 
 MAX_SECONDS = 366 * 24 * 3600
 
@@ -100,8 +94,8 @@ def make_parser() -> Parser:
     )
     parser.add_argument("-V", "--version", action="version", version=f"autotune {autotune.__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in MODULES:
-        for found in vars(import_module(f"autotune.cli.{name}")).values():
+    for name in (*COMMANDS, *(point.module for point in entry_points("autotune.commands").values())):
+        for found in vars(import_module(name)).values():
             if isinstance(found, Command):
                 found.add_to(subparsers)
     return parser
@@ -156,9 +150,8 @@ def _family(text: str) -> str:
     Raises UsageError.
     """
     if text.endswith(KERNEL_FILES):
-        from autotune.search.own_kernel import use_file
-
-        return use_file(Path(text)).name
+        name: str = part("use_kernel_file")(Path(text)).name
+        return name
     if not is_family(text):
         there = f"there are {', '.join(family_names())}; name your kernel's file, or list it in {FILES}"
         raise UsageError(f"--family: there is no kernel family {text[:80]!r}", hint=there)

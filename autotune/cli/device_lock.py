@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
 from autotune.cli.output import tell
-from autotune.device.links import split
+from autotune.device.link import split
 from autotune.errors import AutotuneError, WorkerError
 from autotune.measure.worker import waited_s
 from autotune.model.device import Device

@@ -50,12 +50,12 @@ def devices_command(options: argparse.Namespace) -> int:
 def _phones() -> tuple[list[Device], list[str]]:
     """Return the devices of the phones that adb shows, and a line about each phone; nothing without adb."""
     from autotune.device.discovery import discover_behind
-    from autotune.device.links.adb import phones
+    from autotune.device.link import reachable_machines
 
     found: list[Device] = []
     lines: list[str] = []
     with contextlib.suppress(DeviceSelectionError):
-        for phone in phones():
+        for phone in reachable_machines():
             try:
                 if phone.trouble:
                     raise phone.trouble

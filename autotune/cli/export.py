@@ -18,6 +18,7 @@ from autotune.export.formats import FORMATS, TRIAL_FORMATS, Format
 from autotune.lookup.absent import absent_device
 from autotune.lookup.json_table import Contents, read_contents
 from autotune.paths import data_folder
+from autotune.plugins import part
 
 if TYPE_CHECKING:
     from autotune.export.contents import Beneath
@@ -132,7 +133,6 @@ def _check_options(options: argparse.Namespace, form: Format) -> None:
 def _export_trials(options: argparse.Namespace) -> int:
     """Write the trials of one problem. Raises UsageError for options that leave open which, or that say more."""
     from autotune.export.files import check_replaceable
-    from autotune.export.kernel_tuner import export_trials
 
     title = TRIAL_FORMATS[options.format].title
     if missing := [option for option in ("device", "family") if not getattr(options, option)]:
@@ -146,7 +146,7 @@ def _export_trials(options: argparse.Namespace) -> int:
         check_replaceable(options.output)
     with opened_source(options) as (store, slug):
         wanted = options.shape[0] if options.shape else None
-        text = export_trials(store, str(slug), options.family, wanted, options.format)
+        text: str = part("export_trials")(store, str(slug), options.family, wanted, options.format)
     write(options.output, text)
     if options.output:
         tell(f"wrote {options.output}")

@@ -10,7 +10,7 @@ from autotune.cli.arguments import DATABASE, DEVICE, JSON, argument, command, fa
 from autotune.cli.output import print_json, tell
 from autotune.device.families import FAMILIES
 from autotune.device.identity import is_slug
-from autotune.device.links import split
+from autotune.device.link import split
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, TableError, did_you_mean
 from autotune.kernels import find_family, parse_shape
 from autotune.model.device import Device

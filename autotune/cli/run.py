@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, LEARN_FROM, QUIET, WANTED, WIDE, argument, command, flag
 from autotune.cli.interrupts import Interrupts, tell_stopped
-from autotune.cli.jobs import run_elsewhere
 from autotune.cli.models import is_model, read_model, tokens_of
 from autotune.cli.output import print_result, require_winners, tell, tell_excluded_defaults
-from autotune.device.links import split
+from autotune.device.link import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
 from autotune.kernels import find_family, parse_shape
 from autotune.model.device import Device
 from autotune.model.events import Outcome
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
+from autotune.plugins import part
 
 if TYPE_CHECKING:
     from autotune.measure.worker import Worker
@@ -98,7 +98,8 @@ def parse_share(text: str) -> float:
 def run_command(options: argparse.Namespace) -> int:
     """Search for the fastest kernel for each shape and store it. Repeating the command continues the search."""
     if options.server:
-        return run_elsewhere(options)
+        status: int = part("run_on_service")(options)
+        return status
     if not (options.shape or options.shapes or options.preset or options.misses):
         _use_default_preset(options)
     return tune_requests(options, *wanted_requests(options))
@@ -125,7 +126,7 @@ def tune_requests(options: argparse.Namespace, own: list[Request], others: list[
     if options.sampler == "exhaustive":
         _tell_size(device, requests, options.algorithm)
     from autotune.cli.device_lock import DeviceLock
-    from autotune.measure.patience import worker_for
+    from autotune.measure.worker import worker_for
 
     with Interrupts("the running trial") as interrupts:
         worker = worker_for(device.selector, tell, lambda: interrupts.are_requested, is_sustained=options.sustained)
@@ -187,9 +188,8 @@ def _tune(
 
 def _foreign(path: Path, name: str) -> "Source":
     """Return what other tuners measured of a family, and tell how much of it fits. Raises UsageError."""
-    from autotune.search.foreign import read_foreign
-
-    source, count = read_foreign(path, find_family(name))
+    source: Source
+    source, count = part("read_foreign_results")(path, find_family(name))
     tell(f"{path}: {len(source.configurations)} of {count} results fit the parameters of {name}")
     return source
 

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from autotune.device.links import find_link, split
+from autotune.device.link import find_link, split
 from autotune.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -18,10 +18,8 @@ def open_port(place: Any, *, profiles: bool = True) -> "Port":
     link or its agent does not hold.
     """
     if isinstance(place, str) and (parts := split(place)):
-        from autotune.device.agent.port import AgentPort
-
         name, numbers = parts
-        return AgentPort(find_link(name), numbers, profiles=profiles)
+        return find_link(name).open_port(numbers, profiles=profiles)
     from autotune.device.opencl import Session  # loads pyopencl, which takes a while
 
     return Session(place, profiles=profiles)

@@ -95,9 +95,9 @@ class SharedMemory:
 
     def give(self, queue: cl.CommandQueue) -> None:
         """Unmap it for the device: kernels enqueued from now on see what the host has written."""
-        if self._mapping is not None:
-            self._mapping.release(queue)
-            self._mapping = None
+        mapping, self._mapping = self._mapping, None
+        if mapping is not None:
+            mapping.release(queue)
 
     def take(self, queue: cl.CommandQueue, *, wait: bool = True) -> None:
         """Map it for the host again, after everything enqueued; waits for that if `wait` is set. Raises LaunchError."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from autotune.device.forks import enter_driver
 from autotune.device.identity import DeviceType, Strings, identify
 from autotune.device.processors import cpuinfo, instruction_set
 from autotune.device.quirks import (
@@ -145,11 +146,12 @@ def describe(raw: Any) -> Device:
 
 
 def platforms_here() -> list[Any]:
-    """Return pyopencl's platforms. Raises DeviceSelectionError when OpenCL cannot be loaded or has no platform."""
+    """Return pyopencl's platforms. Raises DeviceSelectionError without OpenCL or a platform, and after a fork."""
     try:
         import pyopencl
     except ImportError as error:
         raise DeviceSelectionError(f"OpenCL cannot be loaded: {first_line(error)}") from error
+    enter_driver()
     set_threads()
     try:
         return list(pyopencl.get_platforms())

@@ -21,7 +21,7 @@ from autotune import child
 from autotune.device.description import Survey, survey
 from autotune.device.families import FAMILIES, POCL_HINT
 from autotune.device.identity import is_imitation, processor_of
-from autotune.device.links import find_link, split
+from autotune.device.link import find_link, split
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, WorkerError, did_you_mean
 from autotune.model.device import Device
 
@@ -81,7 +81,8 @@ def discover() -> list[Device]:
     """
     answer = _ask_child(os.environ, LIMIT_S)
     if isinstance(answer, str) and answer.startswith(_LOADING):
-        raise DeviceSelectionError(f"OpenCL cannot be used: {answer}", hint=_INCOMPLETE)
+        hint = _SHORT_OF_MEMORY if child.KILLED in answer else _INCOMPLETE
+        raise DeviceSelectionError(f"OpenCL cannot be used: {answer}", hint=hint)
     return _devices_of(answer if isinstance(answer, Survey) else _without_the_culprit(answer))
 
 
@@ -101,11 +102,7 @@ def serve() -> None:
         import numpy  # noqa: F401 - pyopencl loads it; imported here, since its time is not the drivers'
 
         entering(_ASKING)
-        if not link:
-            return survey()
-        from autotune.device.agent.machine import survey_behind
-
-        return survey_behind(find_link(link))
+        return find_link(link).survey() if link else survey()
 
     child.serve(ask)
 
@@ -154,6 +151,7 @@ def _without_the_culprit(loss: str) -> Survey:
     return answer
 
 
+_SHORT_OF_MEMORY = "something else ended the process, as the system does when memory runs out: free some and try again"
 _INCOMPLETE = "the installation of autotune is incomplete or damaged: install it again, with numpy and pyopencl"
 _BROKEN = "the fault is in the PoCL that comes with pyopencl, or in the OpenCL library: reinstall pyopencl"
 _TOGETHER = "name a folder with the .icd file of one driver in OCL_ICD_VENDORS"

@@ -42,7 +42,7 @@ _READ = 512
 
 
 class DeviceType(enum.Enum):
-    """The device type that OpenCL reports."""
+    """The type that OpenCL reports."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -82,11 +82,26 @@ class Identity:
 def identify(strings: Strings) -> Identity:
     """Identify a device by all strings together; never fails, whatever they contain."""
     told = _cleaned(strings)
+    for pattern, suffix in _WRAPPERS:
+        if found := re.fullmatch(pattern, told.name):
+            inner = identify(dataclasses.replace(strings, name=found[1], vendor="", vendor_id=0))
+            family = inner.family if inner.family == "cpu" else "gpu"
+            return dataclasses.replace(inner, family=family, slug=_slug(f"{inner.slug[: MAX_SLUG - 6]}-{suffix}"))
     for recognise in (_software, _processor, _adreno, _mali, _known_vendor):
         identity = recognise(told)
         if identity:
             return _behind_layer(identity, told)
     return _behind_layer(_any_other(told, strings), told)
+
+
+def slug_of(text: str) -> str:
+    """Return the slug that a text names: a slug as it is, else that of a device with this name (CL_DEVICE_NAME).
+
+    ``adreno730``, ``QUALCOMM Adreno(TM) 730`` and ``adreno-730`` name the same device.
+    """
+    first, hyphen, _ = text.partition("-")
+    is_known = hyphen and (first in FAMILIES or first in ("gpu", "pocl") or bool(processor_of(text)))
+    return text if is_known and is_slug(text) else identify(Strings(name=text)).slug
 
 
 def architecture_of(slug: str) -> str:
@@ -133,6 +148,7 @@ _ARCHITECTURES = (
     (r"amd-(gfx90a|instinct-mi2)", "amd-cdna2"),
     (r"amd-(gfx908|instinct-mi100)", "amd-cdna1"),
     (r"amd-(gfx[6789]\w{2}\b|radeon-rx-vega|radeon-vii|radeon-rx-[45]\d\d\b)", "amd-gcn"),
+    (r"intel-arc-b3[79]0\b", "intel-xe3"),
     (r"intel-arc-b\d", "intel-xe2"),
     (r"intel-(arc-a\d|data-center-gpu-flex)", "intel-xe-hpg"),
     (r"intel-data-center-gpu-max", "intel-xe-hpc"),
@@ -195,6 +211,10 @@ _LAYERS = (
 """Implementations that run on other vendors' GPUs: a pattern of platform or version, and the suffix of the slug."""
 
 
+_WRAPPERS = ((r"(?i)zink\b[^(]*\((.*)\)", "zink"), (r"(?i)virtio-gpu venus \((.*)\)", "venus"))
+"""Names in which a driver over another one puts the name of the real device, and the suffix of the slug."""
+
+
 # Processors
 
 
@@ -246,8 +266,11 @@ def _processor(told: Strings) -> Identity | None:
     vendor = vendor_of(processor, maker)
     model = re.sub(rf"(?i)^{re.escape(vendor)}\b\s*", "", processor) or processor or "unknown"
     named = model if runtime.split("-")[0] == vendor.lower() else processor or "unknown"
+    is_narrow = re.search(r"-(i[3-6]86|arm(v[5-7]\w*)?)-", told.version)
     target = told.compiler_target or (_compiler_target(told.version) if runtime == "pocl" else "")
-    return _identity(vendor, model, "cpu", f"{runtime}-{named}-{vector_class(told.cpuinfo, target)}")
+    return _identity(
+        vendor, model, "cpu", f"{runtime}-{named}-{vector_class(told.cpuinfo, target)}{'-32' if is_narrow else ''}"
+    )
 
 
 def _compiler_target(version: str) -> str:
@@ -281,7 +304,7 @@ def _without_compiler_target(name: str) -> str:
 
 def _adreno(told: Strings) -> Identity | None:
     texts = (told.name, told.version, told.opencl_c_version)
-    mesa = re.match(r"FD(\d{3}[a-z]?)\b", told.name, re.IGNORECASE)
+    mesa = re.match(r"FD(\d{3}[a-z]?)(?:v\d+)?\b", told.name, re.IGNORECASE)
     is_qualcomm = told.vendor_id == 0x5143 or "qualcomm" in f"{told.vendor} {told.platform}".lower()
     is_qualcomm_gpu = is_qualcomm and told.device_type is DeviceType.GPU
     if not mesa and not is_qualcomm_gpu and not any("adreno" in text.lower() for text in texts):
@@ -304,16 +327,12 @@ def _adreno_without_number(told: Strings) -> Identity:
     The slug has what the hardware determines (OpenCL version, compute units), the model also the compiler branch.
     """
     version = re.search(r"(?i)opencl (?:c )?(\d\.\d)", told.version or told.opencl_c_version)
-    compiler = re.search(r"(?i)compiler ([a-z]+\d*\.\d+)", told.driver)
-    slug, known = "adreno-unknown", []
-    if version:
-        slug += f"-opencl-{version[1]}"
-        known.append(f"OpenCL {version[1]}")
+    compiler = re.search(r"(?i)(compiler) ([a-z]+\d*\.\d+)", told.driver)
+    slug = f"adreno-unknown{f'-opencl-{version[1]}' if version else ''}"
     if told.compute_units > 0:
         slug += f"-cu{told.compute_units}"
-    if compiler:
-        known.append(f"compiler {compiler[1]}")
-    return _identity("Qualcomm", f"Adreno (number not told{''.join(f', {k}' for k in known)})", "adreno", slug)
+    known = [f", OpenCL {version[1]}" if version else "", f", compiler {compiler[2]}" if compiler else ""]
+    return _identity("Qualcomm", f"Adreno (number not told{''.join(known)})", "adreno", slug)
 
 
 # Mali
@@ -351,16 +370,24 @@ def _known_vendor(told: Strings) -> Identity | None:
     if not found:
         return None
     model = _board(told.name, found.prefix) or "unknown"
-    return _identity(found.vendor, model, found.name, f"{found.name}-{model}")
+    # The name of a chip alone: boards with it differ in how much of it they use.
+    units = f"-cu{told.compute_units}" if re.fullmatch(r"gfx[0-9a-f]+", model) and told.compute_units > 0 else ""
+    return _identity(found.vendor, model, found.name, f"{found.name}-{model}{units}")
 
 
 def _board(name: str, prefix: str) -> str:
-    """Return the model without vendor, driver details in parentheses, PCI number and target features."""
+    """Return the model without vendor, driver details in parentheses, PCI number and target features.
+
+    A name such as "Radeon Graphics", which many chips have, is followed by the chip in parentheses.
+    """
+    chip = re.search(r"(?i)\((?:radeonsi, )?([a-z][\w -]*)", name)
     name = " ".join(re.sub(r"(?i)\([^()]*\)?|^mesa\b|\bcompute engine$", " ", name).split())
     name = re.sub(r"(?i)^(gfx[0-9a-f]+):.*", r"\1", name)
     while (shorter := re.sub(rf"(?i)^({prefix})\b\s*", "", name)) != name:
         name = shorter
     without_number = re.sub(r"\s*\[[^\]]*\]?", "", name)
+    if chip and without_number.lower() in ("graphics", "radeon graphics"):
+        return f"{without_number} {chip[1].strip()}"
     return name if without_number.lower() in ("", "graphics") else without_number
 
 

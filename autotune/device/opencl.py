@@ -13,8 +13,8 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
-from autotune.device.agent.status import refuses_work_group
 from autotune.device.description import HERE, describe, toolchain
+from autotune.device.forks import enter_driver
 from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Memory, Run, scalar
 from autotune.device.quirks import (
     Quirks,
@@ -29,12 +29,13 @@ from autotune.device.quirks import (
     without_noise,
 )
 from autotune.device.sensors import Reading, Sensors, find_sensors
+from autotune.device.status import refuses_work_group
 from autotune.errors import AutotuneError, BuildError, DeviceSelectionError, KernelError, LaunchError, WorkGroupError
 from autotune.model.device import Device
+from autotune.model.draw import Draw
 from autotune.model.plan import Buffer, Launch, LocalMemory, Plan
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.paths import user_cache_folder
-from autotune.space.family import Draw
 
 CHANNELS = {name: getattr(cl.channel_type, number.channel) for name, number in ELEMENT_TYPES.items() if number.channel}
 CHANNEL_ORDERS = {4: cl.channel_order.RGBA, 2: cl.channel_order.RG, 1: cl.channel_order.R}
@@ -88,6 +89,7 @@ class Session:
         A queue that is made here tells event times if it `profiles`. Raises DeviceSelectionError when the device cannot
         be found or opened.
         """
+        enter_driver()
         if isinstance(place, str | cl.Context):
             context, queue = _new_queue(place, profiles)
         else:

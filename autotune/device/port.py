@@ -18,9 +18,9 @@ from autotune.device.quirks import Quirks
 from autotune.device.sensors import Reading
 from autotune.errors import LaunchError
 from autotune.model.device import Device
+from autotune.model.draw import Draw
 from autotune.model.plan import Buffer, Launch, Plan
 from autotune.model.problem import ELEMENT_TYPES
-from autotune.space.family import Draw
 
 NUMPY_TYPES: dict[str, type[np.generic]] = {name: getattr(np, name) for name in ELEMENT_TYPES}
 

@@ -104,8 +104,8 @@ def processor_name(cpuinfo: str) -> tuple[str, str]:
     if parts:
         names = [_ARM_PARTS.get(maker, {}).get(part, f"{maker:#x}-{part:#x}") for maker, part in parts]
         return _ARM_VENDORS.get(next(iter(parts))[0], "unknown"), " ".join(names)
-    found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return "", found[1].strip() if found else ""
+    found = re.search(r"^(?:model name|uarch)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return "", found[1].strip().replace(",", " ") if found else ""
 
 
 def _numbers(cpuinfo: str, key: str) -> list[int]:

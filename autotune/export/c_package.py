@@ -71,7 +71,10 @@ def package_files(
     files["autotune_kernels.h"] = render_c(
         "autotune_kernels.h",
         families=families,
-        devices=[(quoted(d.slug), identifier(d.slug), _joined(find_profile(d).build_options)) for d in devices],
+        devices=[
+            (quoted(d.slug), identifier(d.slug), _joined(find_profile(d).build_options), quoted(d.name))
+            for d in devices
+        ],
         pool=pool,
         no_source=_NO_SOURCE,
     )

@@ -19,6 +19,9 @@ from autotune.model.device import DeviceLimits
 from autotune.model.trial import Winner
 from autotune.space.family import Algorithm, Constraint, KernelFamily
 
+MOST_FALLBACKS = 32
+"""Configurations for sizes and devices for which nothing was tuned."""
+_NEVER = "0"
 NO_SIZES: Mapping[str, Value] = MappingProxyType({})
 
 
@@ -46,8 +49,9 @@ def write_choices(tables: Sequence[DeviceTable], family: str) -> str:
         raise UsageError(f"problems of {family} have more than sizes", hint="export it to JSON")
     check_distinct(table.device.slug for table in tables)
     numbers = [p.name for p in known.algorithms[0].parameters if p.is_numeric]
-    default = known.default(known.examples()[-1], DeviceLimits(), ())
+    anywhere = _anywhere(known, sizes, numbers)
     measured = [(table.device.slug, _of_device(known, table, sizes, numbers)) for table in tables if table.winners]
+    rows = [*anywhere, *(row for _, of_device in measured for row in of_device)]
     unknown = [c.name for a in known.algorithms for c in a.constraints if not _is_decided_by(sizes, c, a)]
     return render_c(
         "choices.h",
@@ -56,9 +60,9 @@ def write_choices(tables: Sequence[DeviceTable], family: str) -> str:
         sizes=sizes,
         numbers=numbers,
         devices=measured,
-        conditions=list(dict.fromkeys(row.needs for _, rows in measured for row in rows if row.needs)),
+        anywhere=anywhere,
+        conditions=list(dict.fromkeys(row.needs for row in rows if row.needs)),
         unchecked=", ".join(unknown).replace("*/", "* /"),
-        default=_row_of(known, default, (0,) * len(sizes), numbers),
     )
 
 
@@ -85,6 +89,20 @@ def _of_device(family: KernelFamily, table: DeviceTable, sizes: Sequence[str], n
     return [_row(family, winner, _needs(family, winner.configuration, limits, sizes), numbers) for winner in usable]
 
 
+def _anywhere(family: KernelFamily, sizes: Sequence[str], numbers: Sequence[str]) -> list[_Row]:
+    """Return rows for any device: the default, then what differs from it in one parameter."""
+    default = next(family.candidates(family.examples()[-1], DeviceLimits(), ()), family.baseline)
+    parameters = family.algorithm(default.algorithm).parameters
+    changes = ({p.name: value} for p in parameters for value in p.values)
+    others = (Configuration.of(default.algorithm, **{**dict(default.values), **change}) for change in changes)
+    rows = [
+        dataclasses.replace(_row_of(family, one, (0,) * len(sizes), numbers), needs=needs)
+        for one in dict.fromkeys([default, *others])
+        if (needs := _needs(family, one, DeviceLimits(), sizes)) != _NEVER
+    ]
+    return rows[:MOST_FALLBACKS]
+
+
 def _row(family: KernelFamily, winner: Winner, needs: str, numbers: Sequence[str]) -> _Row:
     sizes = tuple(int(value) for value in winner.problem.to_dict().values())
     gain = f"{winner.gain_over_default:.3g}x the default's speed"
@@ -94,12 +112,14 @@ def _row(family: KernelFamily, winner: Winner, needs: str, numbers: Sequence[str
 def _needs(family: KernelFamily, configuration: Configuration, limits: DeviceLimits, sizes: Sequence[str]) -> str:
     """Return what the constraints on a configuration ask of the sizes, on a device with these limits.
 
-    A constraint that divides by zero does not hold, as in a lookup.
+    A constraint that divides by zero does not hold, as in a lookup. _NEVER where no size would do.
     """
     algorithm = family.algorithm(configuration.algorithm)
     of_device = {name: value for name, value in limits.constraint_values().items() if name not in sizes}
     known = [c.condition for c in algorithm.constraints if _is_decided_by(sizes, c, algorithm)]
     open_ones = [condition.given({**of_device, **dict(configuration.values)}) for condition in known]
+    if any(not one.names and not one({}) for one in open_ones):
+        return _NEVER
     places = {name: f"(long long)wanted[{number}]" for number, name in enumerate(sizes)}
     asked = [part for one in open_ones if one.names for part in (*one.divisors, one)]
     return " && ".join(part.to_c(places.__getitem__, str) for part in asked)

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autotune.errors import TableError, UsageError
-from autotune.export.formats import FORMATS, TRIAL_FORMATS
-from autotune.export.svg import MARK
+from autotune.export.formats import FORMATS, MARK, TRIAL_FORMATS
 
 EXAMPLE = "main.c"
 """The file of a package that users are meant to change: their changes are never overwritten."""

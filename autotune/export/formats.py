@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, cast
 
-from autotune.export.svg import MARK
+from autotune.plugins import PARTS
 
 if TYPE_CHECKING:
     from autotune.export.contents import DeviceTable
+
+MARK = "<!-- Written by autotune. -->"
+"""Follows the first tag of every picture and page that may be written again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +97,7 @@ FORMATS: Mapping[str, Format] = {
         Format(
             name="html", title="HTML report", meaning="a page with pictures, as autotune report writes it",
             ending="html", media_type="text/html; charset=utf-8", beginning=rb"<!doctype html>\n" + MARK.encode(),
-            writer="autotune.export.report:write_report", has_trials=True,
+            writer=PARTS["write_report"], has_trials=True,
         ),
     )
 }  # fmt: skip
@@ -112,4 +115,4 @@ TRIAL_FORMATS: Mapping[str, Format] = {
         ),
     )
 }  # fmt: skip
-"""What the command writes of the trials of one problem, see `kernel_tuner.py`."""
+"""What the command writes of the trials of one problem, which `own` writes."""

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ProblemError, UsageError
+from autotune.plugins import entry_points, part
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -105,11 +106,8 @@ def _built_in_names() -> frozenset[str]:
     return frozenset(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
 
 
-@cache
 def _entry_points() -> Mapping[str, "EntryPoint"]:
-    from importlib.metadata import entry_points
-
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in _built_in_names()}
+    return {name: point for name, point in entry_points(ENTRY_POINTS).items() if name not in _built_in_names()}
 
 
 def _run_file(path: str) -> Any:
@@ -125,9 +123,7 @@ def _run_file(path: str) -> Any:
     file = Path(path).resolve(strict=True)
     name = f"{FILE_MODULE}{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     if file.suffix in KERNEL_FILES:
-        from autotune.kernel_file.family import load_file
-
-        return load_file(file, name)
+        return part("load_kernel_file")(file, name)
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError("it is not a Python file")

@@ -5,12 +5,12 @@ from autotune.device.identity import family_of
 from autotune.device.machine import public_limits
 from autotune.model.device import Device
 
-_UNKNOWN = "any device"
+ANY_DEVICE = "any device"
 
 
 def is_known(slug: str) -> bool:
     """Return whether more is known of a device by its slug than the least limits of OpenCL."""
-    return absent_device(slug).presumed_from != _UNKNOWN
+    return absent_device(slug).presumed_from != ANY_DEVICE
 
 
 def absent_device(slug: str) -> Device:
@@ -22,4 +22,4 @@ def absent_device(slug: str) -> Device:
     family = family_of(slug)
     limits, source = public_limits(slug, family)
     vendor = FAMILIES[family].vendor if family in FAMILIES else ""
-    return Device(slug=slug, vendor=vendor, model="", family=family, limits=limits, presumed_from=source or _UNKNOWN)
+    return Device(slug=slug, vendor=vendor, model="", family=family, limits=limits, presumed_from=source or ANY_DEVICE)

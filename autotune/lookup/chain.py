@@ -3,11 +3,13 @@
 In a family with a rule (`KernelFamily.has_rule`) only measurements of exactly the problem come before the default.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import log
 
 from autotune.kernels import find_family
+from autotune.lookup.absent import ANY_DEVICE, absent_device
 from autotune.lookup.answer import MAX_FACTOR, Entry, Match, Tuned, distance
 from autotune.lookup.contents import Contents, Shelf
 from autotune.lookup.legality import Legality
@@ -16,6 +18,10 @@ from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.space.family import KernelFamily
 
+_LOG = logging.getLogger(__name__)
+
+_ALIKE = 0.85
+"""Similarity of two slugs from which one is probably a misspelling of the other."""
 _MOST_RELATIVES = 4
 """Maximum number of siblings, and of devices of the same vendor, to try when the device itself has no answer."""
 _MOST_PLACES = 1024
@@ -111,11 +117,12 @@ class Chain:
         self._absent: dict[str, Device] = {}
         self._places: dict[tuple[object, ...], Place] = {}
         self._narrowed: dict[Device, Device] = {}
+        self._slugs: dict[str, str] = {}
+        """Slugs by the names that were asked for."""
 
     def answer(self, device: str | Device, problem: Problem) -> Tuned:
         """Return the configuration for a problem. Raises ProblemError, and what reading the contents raises."""
-        if isinstance(device, Device):
-            device = self._without_faults(device)
+        device = self._without_faults(device) if isinstance(device, Device) else self._slug(device)
         family = self._families.get(problem.family)
         if family is None:
             family = self._families[problem.family] = find_family(problem.family)
@@ -130,6 +137,29 @@ class Chain:
             reasons.append(f"no measurements for {running.slug[:80]} in {self._name}")
         relative = self._from_relatives(family, problem, running, reasons)
         return relative or self._default(running, family, problem, "; ".join(reasons))
+
+    def _slug(self, name: str) -> str:
+        """Return the slug of a device named by it or as its driver does; warn once of a misspelling."""
+        slug = self._slugs.get(name)
+        if slug is None:
+            if len(self._slugs) >= _MOST_PLACES:
+                self._slugs.clear()
+            from autotune.device.identity import slug_of
+
+            slug = name if self._contents.device(name) else slug_of(name)
+            self._slugs[name] = slug
+            if self._contents.device(slug) is None:
+                self._warn_of_misspelling(name, slug)
+        return slug
+
+    def _warn_of_misspelling(self, name: str, slug: str) -> None:
+        from difflib import get_close_matches
+
+        presumed = self._named(slug).presumed_from
+        near = get_close_matches(slug, self._contents.slugs(), n=1, cutoff=_ALIKE) if presumed != slug else []
+        if near or presumed == ANY_DEVICE:
+            meant = f"; did you mean {near[0]}?" if near else ""
+            _LOG.warning("%s: this device is unknown, so the answers are those for %s%s", name[:80], presumed, meant)
 
     def _without_faults(self, device: Device) -> Device:
         """Return the device with its limits narrowed by the driver faults that the table knows of."""
@@ -172,8 +202,6 @@ class Chain:
         if known is None:
             if len(self._absent) >= _MOST_PLACES:
                 self._absent.clear()
-            from autotune.lookup.absent import absent_device
-
             known = self._absent[slug] = absent_device(slug)
         return known
 

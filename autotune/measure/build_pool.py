@@ -11,8 +11,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune import child, tracing
-from autotune.device.links import split, wait_for
-from autotune.device.links.shell import LOOK_S
+from autotune.device.link import LOOK_S, split, wait_for
 from autotune.errors import BuildError, KernelError, WorkerError
 from autotune.model.plan import Plan, Role
 from autotune.model.trial import Build, BuildJob, BuildState

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from autotune import child
 from autotune.device.clocks import try_calibration
-from autotune.device.links import split
+from autotune.device.link import split
 from autotune.device.profile import find_profile
 from autotune.errors import WorkerError
 from autotune.kernels import family_names, find_family

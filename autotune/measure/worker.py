@@ -7,8 +7,9 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from autotune import child
-from autotune.device.links import wait_for
+from autotune.device.link import find_link, split, wait_for
 from autotune.model.trial import QUARANTINED_STATES, Job, Trial, TrialState
+from autotune.plugins import part
 
 if TYPE_CHECKING:
     from autotune.device.port import Port
@@ -216,6 +217,29 @@ def _examine(selector: str, probes: Sequence[str], entering: child.Entering) -> 
     port = _port_to(selector)
     entering("probe")
     return run_probes(port, probes)
+
+
+def worker_for(
+    selector: str,
+    tell: Callable[[str], None],
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    opens_early: bool = True,
+    is_sustained: bool = False,
+) -> Worker:
+    """Return a worker for a device, patient if that is behind a link. Raises DeviceSelectionError for a bad link.
+
+    Its child opens the device when it starts, or, unless it `opens_early`, at the first job. If `is_sustained`, the
+    device gets no rests.
+    """
+    opened = selector if opens_early else ""
+    parts = split(selector)
+    if parts is None:
+        return Worker(selector=opened)
+    patient: Worker = part("patient_worker")(
+        find_link(parts[0]), tell, should_stop, selector=opened, is_sustained=is_sustained
+    )
+    return patient
 
 
 def serve() -> None:

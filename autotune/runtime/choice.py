@@ -65,6 +65,8 @@ def choices(
         seen.add(choice.configuration)
         found = True
         yield choice
+    if not found and weights is not Weights.IN_IMAGE:
+        raise ProblemError(f"no configuration of {family.name} is legal for {problem.label} on {device.slug}")
     if not found:
         raise ProblemError(f"no kernel reads B from an image for {problem.label} on {device.slug}")
 

@@ -275,8 +275,9 @@ class Engine:
         most = max(256 * 2**20, self.device.limits.global_memory_bytes // SCRATCH_SHARE)
         if self._scratch_bytes + buffer.size_bytes > most:
             self._forget()
+        memory = self.executor.port.allocate(buffer)
         self._scratch_bytes += buffer.size_bytes
-        return self.executor.port.allocate(buffer)
+        return memory
 
 
 def _part(plan: Plan, launches: Sequence[Launch]) -> Plan:

@@ -1,11 +1,15 @@
 """What all users of one device in this process share (port, programs, memory, a lock), and how operands get there."""
 
+import atexit
+import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,10 +28,11 @@ from autotune.device.arrays import (
     take_shared,
 )
 from autotune.device.discovery import discover_here, find_device, select
-from autotune.device.links import split
+from autotune.device.forks import after_fork
+from autotune.device.link import split
 from autotune.device.port import Memory, Port, Program
 from autotune.device.programs import BinaryCache, Programs
-from autotune.errors import AutotuneError, DeviceLostError, DeviceSelectionError, LaunchError, ProblemError
+from autotune.errors import AutotuneError, DeviceLostError, DeviceSelectionError, ProblemError
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.paths import user_cache_folder
@@ -84,21 +89,19 @@ class BoundCall:
 
         Raises LaunchError.
 
-        Buffers that have to be zero are zeroed before the first call and after a failed one; otherwise each call leaves
-        them zero.
+        Buffers that have to be zero are zeroed before the first call and after one that failed or was interrupted;
+        otherwise each call leaves them zero.
         """
-        if not self._are_zero:
+        are_zero, scalars_set = self._are_zero, self._scalars_set
+        # Unknown until all launches are under way: Ctrl-C may raise anywhere between here and there.
+        self._are_zero, self._scalars_set = False, None
+        if not are_zero:
             for zeroed in self._zeroed:
                 self._port.fill(zeroed, _ZERO)
-            self._are_zero = True
         if self._over:
             memory = [*memory, *(self._view(view, memory[place]) for view, place in self._over)]
-        try:
-            self._port.start(self._call, memory, None if scalars == self._scalars_set else scalars, arrays, shared)
-        except LaunchError:
-            self._scalars_set, self._are_zero = None, False
-            raise
-        self._scalars_set = scalars
+        self._port.start(self._call, memory, None if scalars == scalars_set else scalars, arrays, shared)
+        self._are_zero, self._scalars_set = True, scalars
 
     def _view(self, view: Buffer, memory: Memory) -> Memory:
         """Return an image over the operand's memory. Raises LaunchError when the driver does not accept the layout."""
@@ -125,6 +128,7 @@ class Executor:
         self.lock = threading.RLock()
         """Held while arguments are set and kernels enqueued."""
         self._staging: dict[str, tuple[int, Memory]] = {}
+        _open.add(self)
 
     def staging(self, name: str, size_bytes: int) -> Memory:
         """Return a buffer for a copy of an operand on the device, which successive calls reuse."""
@@ -137,9 +141,46 @@ class Executor:
         return self.port.allocate(Buffer(name=name, role=Role.SCRATCH, dtype="int8", elements=size_bytes))
 
 
+_open: "weakref.WeakSet[Executor]" = weakref.WeakSet()
+"""All executors of this process."""
 _executors: dict[tuple[str, Path | None], Executor] = {}
 """By device and folder of programs."""
 _executors_lock = threading.Lock()
+
+
+class _AfterFork:
+    """Takes the place of an executor's port and lock in a forked process: whatever uses it raises an error."""
+
+    def __init__(self, lost: Executor) -> None:
+        self.__dict__["lost"] = lost.port, lost.lock  # kept: the driver must not be asked to release anything either
+
+    def __getattr__(self, _: str) -> NoReturn:
+        raise after_fork()
+
+    def __enter__(self) -> NoReturn:
+        raise after_fork()
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _close_after_fork() -> None:
+    global _executors_lock  # noqa: PLW0603 - another thread may have held it
+    _executors_lock = threading.Lock()
+    for executor in _open:
+        executor.port = executor.lock = _AfterFork(executor)  # type: ignore[assignment]
+
+
+def _close_at_exit() -> None:
+    """Let the calls under way end, and no other begin: a thread inside a driver when Python ends aborts the process."""
+    for executor in list(_open):
+        executor.lock.acquire()
+        with suppress(AutotuneError):
+            executor.port.finish()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_after_fork)
+atexit.register(_close_at_exit)
 
 
 def open_executor(device: str, place: "Queue | Context | None", binaries: Path | str | None = None) -> Executor:
@@ -217,13 +258,18 @@ class Statistics:
     """Bytes copied between host and device, and on the host to close gaps; packing on the device is not counted."""
     packings: int = 0
     """Packings of weights, one for each layout."""
-    prepared_bytes: int = 0
-    """Bytes that prepared weights take on the device now, in all their layouts."""
     host_products: int = 0
     """Products done by the host's BLAS."""
     programs_compiled: int = 0
     programs_loaded: int = 0
     """Programs loaded from the binary cache."""
+    prepared: "weakref.WeakSet[Any]" = field(default_factory=weakref.WeakSet, repr=False)
+    """Prepared weights that are in use."""
+
+    @property
+    def prepared_bytes(self) -> int:
+        """Bytes that prepared weights take on the device now, in all their layouts."""
+        return sum(weights.size_bytes for weights in list(self.prepared))
 
 
 class Operand(NamedTuple):
@@ -284,9 +330,13 @@ class Transfer:
             self._count(out.nbytes)
 
     def leave(self) -> None:
-        """Wait, and give shared memory back to the host."""
+        """Wait, and give shared memory back to the host, also when Ctrl-C comes meanwhile."""
         self._count(0 if self._shares else sum(array.nbytes for array in self._given))
-        take_shared(self._port, self._given)
+        try:
+            take_shared(self._port, self._given)
+        except BaseException:
+            take_shared(self._port, self._given)
+            raise
         if self._has_uploads:
             self._port.finish()
 

@@ -53,6 +53,12 @@ class Prepared:
         """Each layout, with its bytes, and `Ready.unpacking`."""
         self._views: dict[int, tuple[Memory, ...]] = {}
         """The packed operand and the views over it that kernels take."""
+        stats.prepared.add(self)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it takes on the device beside the operand that was passed."""
+        return sum(size for _, size, _ in list(self._packed.values()))
 
     def memory(self, ready: Ready, transfer: Transfer) -> tuple[Memory, ...]:
         """Return the operand in the layout that kernels need, packed now if it is new, and `ready.views` over it."""
@@ -62,13 +68,8 @@ class Prepared:
 
     def release(self) -> None:
         """Free what was packed for it; a later product packs it again. Bound products keep what they use."""
-        self._stats.prepared_bytes -= sum(size for _, size, _ in self._packed.values())
         self._packed.clear()
         self._views.clear()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_views"):  # otherwise it was not even made
-            self.release()
 
     def _pack(self, ready: Ready, transfer: Transfer) -> tuple[Memory, ...]:
         assert ready.packing
@@ -79,7 +80,6 @@ class Prepared:
             port.finish()  # a port may tell only now what it refuses: what was not packed must not be kept
             self._packed[number] = packed, ready.packed.size_bytes, ready.unpacking
             self._stats.packings += 1
-            self._stats.prepared_bytes += ready.packed.size_bytes
         packed, _, _ = self._packed[number]
         views = (port.allocate(view, {view.view_of: packed}) for view in ready.views)
         self._views[ready.form_number] = (packed, *views)
@@ -107,14 +107,13 @@ class PreparedMatrix(Prepared):
         copied_bytes: int = 0,
     ) -> None:
         """`copied_bytes` is the size of an operand that is a copy made by `prepare`."""
-        super().__init__(owner, stats, operand, kind, layout, is_transposed)
         self.layout, self.is_transposed = layout, is_transposed
         self._copied_bytes = copied_bytes
-        stats.prepared_bytes += copied_bytes
+        super().__init__(owner, stats, operand, kind, layout, is_transposed)
 
-    def __del__(self) -> None:
-        super().__del__()
-        self._stats.prepared_bytes -= self._copied_bytes
+    @property
+    def size_bytes(self) -> int:
+        return super().size_bytes + self._copied_bytes
 
     def __repr__(self) -> str:
         return f"<PreparedMatrix {self.layout.shape} {self.layout.dtype}, packed in {len(self._packed)} layouts>"

@@ -36,9 +36,13 @@ class PreparedWeights(Prepared):
 
     def __init__(self, owner: object, stats: Statistics, operand: Any, kind: Kind, problem: QGemmProblem) -> None:
         """`problem` is that of one column."""
-        super().__init__(owner, stats, operand, kind, problem)
         self.problem = problem
         self._copy: Memory | None = None
+        super().__init__(owner, stats, operand, kind, problem)
+
+    @property
+    def size_bytes(self) -> int:
+        return super().size_bytes + (0 if self._copy is None else self.operand.nbytes)
 
     def __repr__(self) -> str:
         p = self.problem
@@ -48,7 +52,7 @@ class PreparedWeights(Prepared):
     def release(self) -> None:
         """Free what is on the device; a later product brings it there again. Bound products keep what they use."""
         super().release()
-        self._drop_copy()
+        self._copy = None
 
     def unpacked(self, executor: Executor) -> NDArray[np.uint8]:
         """Return the bytes of the weights from a layout in which they are packed. Raises ProblemError if none is."""
@@ -69,21 +73,16 @@ class PreparedWeights(Prepared):
             return super()._pack(ready, transfer)
         finally:
             if not was_there:  # no kernel reads it but the packing
-                self._drop_copy()
+                self._copy = None
 
     def _plain(self, transfer: Transfer) -> Memory:
         if self.kind is not Kind.HOST:
             return super()._plain(transfer)
         if self._copy is None:
-            self._copy = transfer.executor.buffer(self.operand.nbytes, self.name)
-            transfer.upload(self.operand, self._copy, by_columns=False)
-            self._stats.prepared_bytes += self.operand.nbytes
+            copy = transfer.executor.buffer(self.operand.nbytes, self.name)
+            transfer.upload(self.operand, copy, by_columns=False)
+            self._copy = copy
         return self._copy
-
-    def _drop_copy(self) -> None:
-        if self._copy is not None:
-            self._copy = None
-            self._stats.prepared_bytes -= self.operand.nbytes
 
 
 @dataclass(kw_only=True)

@@ -7,7 +7,7 @@ stored for later processes; a configuration that fails is replaced by the next a
 
 import json
 import logging
-import sys
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -121,7 +121,7 @@ class Checker:
 
     def __init__(self, selector: str) -> None:
         self._selector = selector
-        self._worker = start_worker(selector)
+        self._worker = Worker(selector=selector)
         self._lock = threading.Lock()
         self._idle: threading.Timer | None = None
 
@@ -167,14 +167,18 @@ class Checker:
                 self._worker.close()
 
 
-def start_worker(selector: str) -> Worker:
-    """Return a worker whose child has the module search path of this process, so that it finds this package."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from autotune.measure.worker import serve; serve()"
-    return Worker((sys.executable, "-c", code), selector=selector)
-
-
 _checkers: dict[str, Checker] = {}
 _checkers_lock = threading.Lock()
+
+
+def _forget_after_fork() -> None:
+    """The children belong to the process that started them."""
+    global _checkers, _checkers_lock
+    _checkers, _checkers_lock = {}, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def checker_of(selector: str) -> Checker:

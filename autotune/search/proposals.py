@@ -11,7 +11,6 @@ from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState
 from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice
-from autotune.search.foreign import STARTS
 from autotune.search.knowledge import Knowledge
 from autotune.search.transfer import LEAST_OF_SOURCE, Transfer
 from autotune.space.search_space import SearchSpace
@@ -29,6 +28,8 @@ class Proposals:
     """Configurations ranked best among which doubtful ones give way to others."""
     SLOW_FACTOR = 3.0
     """A configuration cut off as too slow is at least this many times slower than the best."""
+    FOREIGN = 3
+    """Configurations of another tuner's results that are measured first, the fastest."""
     STALE = 5
     """Configurations that are measured again first after a change of driver, template or space."""
     MOST_SUSPECTED = 50
@@ -141,7 +142,7 @@ class Proposals:
         candidates = sorted(itertools.islice(ranked, self.LOOKED_AT), key=self._is_doubtful)
         wanted = [
             *filter(None, [self._transfer.own]),
-            *(configuration for source in self._foreign for configuration in source.configurations[:STARTS]),
+            *(configuration for source in self._foreign for configuration in source.configurations[: self.FOREIGN]),
             *self._transfer.starts,
             *[c for c in knowledge.stale_ranking if c not in left_out][: self.STALE],
             *candidates[: self.CANDIDATES],

@@ -16,23 +16,25 @@ from typing import Any
 from autotune.codec import Node
 from autotune.errors import AutotuneError, TableError
 from autotune.kernels import find_family
+from autotune.kernels.code_version import code_version
 from autotune.kernels.render import provenance_now
 from autotune.model.device import Device
 from autotune.model.events import Event
-from autotune.remote.wire import code_version, read_job, read_trial
 from autotune.service import fleet
 from autotune.service.events import Feed
 from autotune.service.fleet import Fleet, in_fair_order, open_to
 from autotune.service.lookups import Lookups
 from autotune.service.membership import Membership
 from autotune.service.neighbours import Neighbours, Stations, station_views
+from autotune.service.remote.wire import read_job, read_trial
 from autotune.service.searches import MOST_DEATHS, Processes, Search
 from autotune.service.station import Station
-from autotune.store import Holder, Store
-from autotune.store.jobs import JobState
-from autotune.store.notices import ABORT
-from autotune.store.service_claim import Claim
-from autotune.store.shared_queue import Held
+from autotune.service.store import ServiceStore
+from autotune.service.store.jobs import JobState
+from autotune.service.store.notices import ABORT
+from autotune.service.store.service_claim import Claim
+from autotune.service.store.shared_queue import Held
+from autotune.store import Holder
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,7 +57,9 @@ RELEASED = "its name was released by autotune workers forget"
 class Service:
     """The state that lives as long as the process. Methods are called in the event loop."""
 
-    def __init__(self, store: Store, on_superseded: Callable[[], None] = lambda: None, processes: int = 1) -> None:
+    def __init__(
+        self, store: ServiceStore, on_superseded: Callable[[], None] = lambda: None, processes: int = 1
+    ) -> None:
         """`on_superseded` is called when another service has taken over the database, and this one has to end.
 
         Searches run in so many `processes`.
@@ -187,7 +191,7 @@ class Service:
             self.fleet.hurry(station)
 
     async def take_late(self, name: str, device: Device, result: Node, *, has_our_templates: bool = True) -> str:
-        """Store the result of a trial that no search waits for any more, from the worker called `name`.
+        """ServiceStore the result of a trial that no search waits for any more, from the worker called `name`.
 
         Returns why the result does not count, or an empty string. Raises StoreError.
         """

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from autotune.export.gains import Network, tuned_networks
 from autotune.kernels import find_family
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
@@ -15,6 +14,7 @@ from autotune.service.admission import WHAT
 from autotune.service.core import Service
 from autotune.service.forms import AllowForm
 from autotune.service.pools import Pools
+from autotune.service.report.gains import Network, tuned_networks
 from autotune.service.tables_api import Family, Slug
 from autotune.store import FailureReason, Hour, Store
 

@@ -21,11 +21,11 @@ from autotune.codec import Node
 from autotune.errors import TableError, WorkerError, WorkerLostError
 from autotune.model.device import Device
 from autotune.model.trial import now_utc
-from autotune.remote.wire import read_trial
 from autotune.service.job_search import Stopping
+from autotune.service.remote.wire import read_trial
 from autotune.service.station import Assignment, Station
+from autotune.service.store.workers import model_of
 from autotune.store import Holder
-from autotune.store.workers import model_of
 
 SILENT_S = 60.0
 """A station that sent nothing for so long is lost; a worker that measures sends something every few seconds."""

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from autotune.store.jobs import JobKind, JobState
+from autotune.service.store.jobs import JobKind, JobState
 
 MAX_SHAPES = 2000
 MAX_TRIALS = 1_000_000
@@ -312,7 +312,7 @@ class GreetingAnswer(BaseModel):
 
 
 class TurnAnswer(BaseModel):
-    """The trial to measure next, in the format of `autotune.remote.wire`; null means to ask again."""
+    """The trial to measure next, in the format of `autotune.service.remote.wire`; null means to ask again."""
 
     trial: dict[str, Any] | None
     refused: str = Field(default="", description="why a delivered result does not count")

@@ -17,12 +17,12 @@ from autotune.measure.worker import Measures, waited_s
 from autotune.model.device import Device
 from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
 from autotune.model.trial import Winner
-from autotune.remote.events import plain_outcome
 from autotune.search import Budget, tune
 from autotune.search.helpers import Helpers
 from autotune.search.recheck import Recheck, recheck
-from autotune.store import Store
-from autotune.store.jobs import JobKind, JobProblem, JobState, TuningJob
+from autotune.service.remote.events import plain_outcome
+from autotune.service.store import ServiceStore
+from autotune.service.store.jobs import JobKind, JobProblem, JobState, TuningJob
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,7 +56,12 @@ class Search:
     """Runs in a thread of its own; `run` returns when the outcome of the problem is in the ledger."""
 
     def __init__(
-        self, errand: Errand, store: Store, tell: Tell, is_stopping: Callable[[], bool], helpers: Helpers | None = None
+        self,
+        errand: Errand,
+        store: ServiceStore,
+        tell: Tell,
+        is_stopping: Callable[[], bool],
+        helpers: Helpers | None = None,
     ) -> None:
         self.errand = errand
         self.is_cancelled = False

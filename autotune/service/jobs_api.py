@@ -11,9 +11,9 @@ from autotune.service.core import Service
 from autotune.service.events import Picture, Reader
 from autotune.service.forms import CheckAnswer, JobForm, JobList, JobView
 from autotune.service.pools import Pools
+from autotune.service.store.jobs import JobLedger, JobState, TuningJob
 from autotune.service.submission import check, submit
 from autotune.service.views import job_view, picture
-from autotune.store.jobs import JobLedger, JobState, TuningJob
 
 LARGEST = 2**31 - 1
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from autotune.errors import StoreError
-from autotune.store import shared_queue
-from autotune.store.jobs import JobLedger
-from autotune.store.shared_queue import Held
+from autotune.service.store import shared_queue
+from autotune.service.store.jobs import JobLedger
+from autotune.service.store.shared_queue import Held
 
 BEAT_S = 3.0
 """Time between two heartbeats."""

@@ -19,7 +19,7 @@ from autotune.service.fleet import Fleet
 from autotune.service.forms import StationView
 from autotune.service.searches import Search
 from autotune.service.station import Station
-from autotune.store.notices import Notices
+from autotune.service.store.notices import Notices
 
 ASK_S = 5.0
 """How often a service asks for the events of a job that is followed there, and sends its stations."""

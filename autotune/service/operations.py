@@ -16,12 +16,12 @@ from fastapi.responses import JSONResponse, Response
 
 from autotune import __version__
 from autotune.errors import AutotuneError
-from autotune.remote.wire import code_version
+from autotune.kernels.code_version import code_version
 from autotune.service.admission import Answered
 from autotune.service.core import Service
 from autotune.service.forms import Health
 from autotune.service.pools import Pools
-from autotune.store import Store
+from autotune.service.store import ServiceStore
 
 READY_LIMIT_S = 5.0
 """How long the database may take to answer whether it is ready."""
@@ -81,7 +81,7 @@ def operation_routes(service: Service, pools: Pools, answered: Answered) -> APIR
 class _Readiness:
     """Whether the database is ready, asked by one request for all that come at the same time."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ServiceStore) -> None:
         self._store = store
         self._asking = asyncio.Lock()
         self._until = 0.0
@@ -136,7 +136,7 @@ class TrialTotals:
     Of transactions at the same time, one with lower ids may end last: the last YOUNG_TRIALS are counted again.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ServiceStore) -> None:
         self._store = store
         self._settled: Counter[tuple[str, str]] = Counter()
         self._until = 0
@@ -151,7 +151,7 @@ class TrialTotals:
         return self._settled + self._store.count_trials(self._until, last)
 
 
-def _stored(store: Store, totals: TrialTotals) -> Iterable[Metric]:
+def _stored(store: ServiceStore, totals: TrialTotals) -> Iterable[Metric]:
     """Yield what the database knows. Raises StoreError."""
     jobs, _ = store.jobs.open_counts()
     yield _gauge("autotune_jobs_open", "Jobs that wait or run.", [({}, jobs)])

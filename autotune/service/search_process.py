@@ -18,12 +18,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.child import read_message, write_message
 from autotune.errors import AutotuneError, WorkerError, WorkerLostError
+from autotune.messages import read_message, write_message
 from autotune.model.trial import Job, Trial
 from autotune.search.helpers import Helpers
 from autotune.service.job_search import Errand, Search, Stopping
-from autotune.store import Holder, Store
+from autotune.service.store import ServiceStore
+from autotune.store import Holder
 
 YOUNG_OBJECTS = 20_000
 """New objects after which the garbage collector examines them; Python's default of 700 is less than one proposal."""
@@ -145,7 +146,7 @@ class Run:
 class SearchProcess:
     """All searches of this process."""
 
-    def __init__(self, store: Store, send: Send) -> None:
+    def __init__(self, store: ServiceStore, send: Send) -> None:
         self.store = store
         self._send = send
         self._is_stopping = threading.Event()
@@ -197,7 +198,7 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
     try:
-        process = SearchProcess(Store.open(read_message(sys.stdin.buffer)), send)
+        process = SearchProcess(ServiceStore.open(read_message(sys.stdin.buffer)), send)
         send(0, "opened")
         while True:
             process.take(*read_message(sys.stdin.buffer))

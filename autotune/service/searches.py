@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 import queue
 import subprocess
 import sys
@@ -13,19 +14,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from autotune.child import read_message, write_message
 from autotune.errors import WorkerLostError
+from autotune.messages import read_message, write_message
 from autotune.model.events import Event
 from autotune.model.trial import Job, Trial
-from autotune.remote.events import plain_event
+from autotune.paths import safe_path
 from autotune.search.helpers import MOST_HELPERS
 from autotune.service.events import event_text
 from autotune.service.fleet import Fleet
 from autotune.service.job_search import Errand, Stopping
+from autotune.service.remote.events import plain_event
 from autotune.service.search_process import OWN, Result
 from autotune.service.station import Assignment, Station
+from autotune.service.store.jobs import JobKind, JobProblem, TuningJob
 from autotune.store import Attempt, Holder
-from autotune.store.jobs import JobKind, JobProblem, TuningJob
 
 MOST_DEATHS = 10
 """A problem fails after so many processes that searched it have ended: it may be the reason, or others in them."""
@@ -55,7 +57,11 @@ class Process:
         """Start it. Raises OSError."""
         command = [sys.executable, "-m", "autotune.service.search_process"]
         self._popen = subprocess.Popen(  # noqa: S603 - our own command
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **safe_path()},
+            process_group=0,
         )  # Ctrl-C is the service's to handle; in a session of its own, Linux would not let it yield to the service
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._outgoing.put(self.target)

@@ -21,7 +21,7 @@ from autotune.service.app import make_app
 from autotune.service.connections import BACKLOG, Connections, LimitedProtocol, most_connections
 from autotune.service.core import Service
 from autotune.service.search_process import YOUNG_OBJECTS
-from autotune.store import Store
+from autotune.service.store import ServiceStore
 
 END_S = 5
 SWITCH_S = 0.0005
@@ -43,7 +43,7 @@ class Place:
     """How many processes run the searches."""
 
 
-def serve(place: Place, store: Store, tell: Callable[[str], None]) -> None:
+def serve(place: Place, store: ServiceStore, tell: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises UsageError when required tokens are missing, ServiceError."""
     server = Server(place, store, tell)
     _favour_requests()
@@ -88,7 +88,7 @@ def read_access(place: Place) -> Access:
 class Server(uvicorn.Server):
     """The service at a place; `url` is set once it has started."""
 
-    def __init__(self, place: Place, store: Store, tell: Callable[[str], None]) -> None:
+    def __init__(self, place: Place, store: ServiceStore, tell: Callable[[str], None]) -> None:
         """Raises UsageError when required tokens are missing."""
         self.service = Service(store, lambda: self.handle_exit(signal.SIGTERM, None), place.processes)
         self.url = ""

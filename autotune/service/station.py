@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from autotune.codec import Node
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial
+from autotune.service.store.workers import digest_of
 from autotune.store import Holder
-from autotune.store.workers import digest_of
 
 LIMIT_FACTOR, EXTRA_S = 2.0, 60.0
 """A trial is given up when its worker takes longer than its time limits times this factor plus this extra time."""

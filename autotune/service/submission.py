@@ -13,8 +13,8 @@ from autotune.lookup.json_table import plain_entry, read_contents
 from autotune.model.device import Device
 from autotune.model.trial import Request, Winner
 from autotune.service.forms import MAX_SHAPES, CheckAnswer, JobForm, LineFault, UploadAnswer
-from autotune.store import Store
-from autotune.store.jobs import JobKind, NewJob
+from autotune.service.store import ServiceStore
+from autotune.service.store.jobs import JobKind, NewJob
 
 DEFAULT_TRIALS = 100
 MAX_OPEN_JOBS = 2000
@@ -29,7 +29,7 @@ class FullError(ServiceError):
     """The service has too much to do already."""
 
 
-def submit(store: Store, form: JobForm, present: Sequence[Device], submitter: str = "") -> tuple[int, list[str]]:
+def submit(store: ServiceStore, form: JobForm, present: Sequence[Device], submitter: str = "") -> tuple[int, list[str]]:
     """Queue a job. Returns its number, and the shapes of presets that the device cannot hold.
 
     `present` are devices that workers offer. Raises DeviceSelectionError, UsageError, ConfigurationError, FullError.
@@ -60,7 +60,7 @@ def submit(store: Store, form: JobForm, present: Sequence[Device], submitter: st
     return store.jobs.add(job), left_out
 
 
-def check(store: Store, form: JobForm, present: Sequence[Device]) -> CheckAnswer:
+def check(store: ServiceStore, form: JobForm, present: Sequence[Device]) -> CheckAnswer:
     """Tell what `submit` would queue, without queueing it, and what is wrong with each line of the shapes.
 
     Raises DeviceSelectionError, UsageError.
@@ -113,7 +113,7 @@ def chosen_device(selector: str, devices: Iterable[Device]) -> Device:
         raise DeviceSelectionError(f"no single device fits {selector[:80]!r}", hint=f"there are {there}") from error
 
 
-def take_table(store: Store, table: bytes, submitter: str = "") -> UploadAnswer:
+def take_table(store: ServiceStore, table: bytes, submitter: str = "") -> UploadAnswer:
     """Queue the verification of every winner of an exported table that is not already a measured winner here.
 
     A winner of the table counts only after a device of that name has confirmed it; it is then stored as measured.
@@ -138,7 +138,7 @@ def _verification(slug: str, winners: Sequence[Winner], submitter: str) -> NewJo
     )
 
 
-def _check_room(store: Store, problems: Mapping[str, int], submitter: str) -> None:
+def _check_room(store: ServiceStore, problems: Mapping[str, int], submitter: str) -> None:
     """Raise FullError when one more job for each device, with these numbers of problems, would exceed a limit."""
     open_jobs = store.jobs.open_counts
     for slug, count in problems.items():

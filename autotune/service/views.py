@@ -10,7 +10,7 @@ from autotune.model.device import Device
 from autotune.service.core import Service
 from autotune.service.events import Picture
 from autotune.service.forms import DeviceView, JobView, ProblemView, StationView
-from autotune.store.jobs import OPEN, JobProblem, JobState, TuningJob
+from autotune.service.store.jobs import OPEN, JobProblem, JobState, TuningJob
 
 
 def job_view(job: TuningJob, service: Service, left_out: Sequence[str] = ()) -> JobView:

@@ -9,14 +9,15 @@ from fastapi import APIRouter, HTTPException, Path, Request
 from autotune.codec import Node
 from autotune.errors import TableError, WorkerError
 from autotune.kernels import family_names
+from autotune.kernels.code_version import code_version
 from autotune.lookup.json_table import read_device
-from autotune.remote.wire import code_version, plain_job
 from autotune.service.core import Service
 from autotune.service.fleet import MAX_WAIT_S, NameTakenError, NotStoredError
 from autotune.service.forms import MAX_WORKER_NAME, NAME, GreetingAnswer, LeaveForm, TurnAnswer, TurnForm, WorkerForm
 from autotune.service.job_search import Stopping
+from autotune.service.remote.wire import plain_job
 from autotune.service.station import Station
-from autotune.store.workers import Standing
+from autotune.service.store.workers import Standing
 
 StationId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 WorkerName = Annotated[str, Path(pattern=NAME, max_length=MAX_WORKER_NAME)]

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from autotune.errors import ConfigurationError, did_you_mean
+from autotune.errors import ConfigurationError, ProblemError, did_you_mean
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits, Fault
+from autotune.model.draw import Draw
 from autotune.model.machine import UNKNOWN, Machine
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
@@ -206,8 +207,15 @@ class KernelFamily(ABC):
         """
 
     def default(self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]) -> Configuration:
-        """Return the configuration to use without tuning."""
-        return next(self.candidates(problem, limits, starts), self.baseline)
+        """Return the configuration to use without tuning. Raises ProblemError where none is legal."""
+        chosen = next(self.candidates(problem, limits, starts), None)
+        if chosen is not None:
+            return chosen
+        if broken := self.violations(problem, self.baseline, limits):
+            raise ProblemError(
+                f"no configuration of {self.name} is legal for {problem.label} on this device; its default: {broken[0]}"
+            )
+        return self.baseline
 
     @abstractmethod
     def make_case(self, problem: Problem, seed: int) -> "Case":
@@ -343,22 +351,6 @@ def _texts_in(folder: Path) -> dict[str, str]:
 def told(fault: Fault) -> str:
     """Return the reason why a configuration that matches a fault is not valid."""
     return f"known_fault: this driver gets {fault} wrong"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draw:
-    """How NumPy's PCG64 drew the values of an input: floats in [-1, 1), or integers in [-128, 127].
-
-    Another machine can draw the same values instead of receiving them.
-    """
-
-    dtype: str
-    """float32, float16 (rounded from float32) or int8."""
-    count: int
-    state: int
-    increment: int
-    half: int | None
-    """The half of a number left over from an earlier draw, if any."""
 
 
 class Case(ABC):

@@ -20,7 +20,7 @@ from autotune.store.database import (
     use_write_ahead_log,
 )
 from autotune.store.failures import attempt
-from autotune.store.models import Base
+from autotune.store.models import all_tables
 from autotune.store.winners import VIEW
 
 _VERSION_TABLE = "alembic_version"
@@ -108,7 +108,7 @@ def _read_schema(connection: Connection, place: str) -> Schema:
     tables = set(inspect(connection).get_table_names())
     is_sqlite = connection.dialect.name == "sqlite"
     # On a server, tables of other programs may exist beside ours; in a file they may not.
-    foreign = tables if is_sqlite else tables & Base.metadata.tables.keys()
+    foreign = tables if is_sqlite else tables & all_tables().tables.keys()
     revision = None
     if _VERSION_TABLE in tables:
         revision = connection.execute(text(f"SELECT max(version_num) FROM {_VERSION_TABLE}")).scalar()  # noqa: S608

@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args, get_origin
 
 from sqlalchemy import BigInteger, Connection, Double, Index, MetaData, String, Text, select
@@ -25,6 +26,7 @@ from autotune.kernels import FILES, find_family
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.model.problem import Problem
+from autotune.plugins import TABLES
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +47,13 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
+
+
+def all_tables() -> MetaData:
+    """Return the tables of the whole schema, those of the wings included."""
+    for module in TABLES:
+        import_module(module)
+    return Base.metadata
 
 
 class DeviceRow(Base):

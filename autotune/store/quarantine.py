@@ -34,7 +34,6 @@ from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Trial, now_utc
 from autotune.store.database import Target
-from autotune.store.job_rows import check_attempt
 from autotune.store.models import Base, DeviceRow, ProblemRow, columns, known_rows, plain_text, to_problem, value_of
 from autotune.store.owner import Fate, Holder, Owner, fate
 from autotune.store.transactions import Transactions, writes
@@ -167,13 +166,15 @@ class QuarantineLedger(Transactions):
         ids = self.ids_of(device, problem)
 
         def add(connection: Connection) -> None:
-            if owner.holder is not None and owner.holder.attempt is not None:
-                check_attempt(connection, owner.holder.attempt)
+            self.check_owner(connection, owner)
             for one in ended:
                 land(connection, ids, one, owner)
             begin(connection, ids, configuration, owner)
 
         self.write_together(add, waits_for_space=True)
+
+    def check_owner(self, connection: Connection, owner: Owner) -> None:
+        """Raise StoreError if the owner may begin no more trials, as a service's store knows of its workers."""
 
     def end_trials(self, device: Device, problem: Problem, ended: Sequence[Configuration], owner: Owner) -> None:
         """Record that configurations of a problem are no longer in flight, without quarantine: they were only built."""

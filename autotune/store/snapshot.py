@@ -18,7 +18,7 @@ from autotune.errors import StoreError
 from autotune.paths import APPLICATION_ID, schema_revisions
 from autotune.store.database import check_file, file_engine, prepare_writing
 from autotune.store.failures import attempt, copying_to, file_failures
-from autotune.store.models import Base, DeviceRow, ProblemRow
+from autotune.store.models import DeviceRow, ProblemRow, all_tables
 from autotune.store.winners import VIEW
 
 Read = Callable[[Callable[[Session], None]], None]
@@ -61,7 +61,7 @@ def write_snapshot(read: Read, path: Path, device_slug: str | None) -> None:
 
 
 def _create_schema(copy: Connection) -> None:
-    Base.metadata.create_all(copy)
+    all_tables().create_all(copy)
     copy.exec_driver_sql(VIEW)
     copy.exec_driver_sql(_VERSION)
     copy.exec_driver_sql("INSERT INTO alembic_version VALUES (?)", (schema_revisions()[-1],))
@@ -70,7 +70,7 @@ def _create_schema(copy: Connection) -> None:
 
 def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
     """Return tables with queries for the rows to copy, referenced tables first."""
-    tables = Base.metadata.sorted_tables
+    tables = all_tables().sorted_tables
     conditions: dict[str, Any] = dict.fromkeys(_OF_PROCESSES, false())
     if device_slug is not None:
         ids = select(DeviceRow.id).where(DeviceRow.slug == device_slug)

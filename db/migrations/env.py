@@ -9,11 +9,11 @@ loses no rows that refer to it, and checks them before it commits.
 
 from alembic import context
 
-from autotune.store.models import Base
+from autotune.store.models import all_tables
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
+    target_metadata=all_tables(),
     render_as_batch=True,
 )
 with context.begin_transaction():

@@ -6,6 +6,7 @@
 
 #include "autotune_plan.h"
 #include "autotune_kernels.h"
+#include "autotune_device.h"
 
 enum { MOST_LOG = 2048, MOST_READY = 256 };
 
@@ -60,6 +61,24 @@ const char *autotune_device(int number) {
     return number >= 0 && number < AUTOTUNE_DEVICE_COUNT ? autotune_devices[number].name : NULL;
 }
 
+const char *autotune_device_of(cl_device_id id) {
+    static const cl_device_info asked[] = {CL_DEVICE_NAME, CL_DEVICE_VERSION, CL_DEVICE_OPENCL_C_VERSION};
+    char text[512];
+    cl_uint units = 0;
+    int number, which;
+    clGetDeviceInfo(id, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
+    for (which = 0; which < 3; which++) {
+        memset(text, 0, sizeof text);
+        if (clGetDeviceInfo(id, asked[which], sizeof text - 1, text, NULL) != CL_SUCCESS) continue;
+        for (number = 0; number < AUTOTUNE_DEVICE_COUNT; number++) {
+            const struct autotune_device_entry *const entry = &autotune_devices[number];
+            if (which == 0 && entry->reported[0] && strcmp(entry->reported, text) == 0) return entry->name;
+            if (autotune_is_named(entry->name, text, units)) return entry->name;
+        }
+    }
+    return NULL;
+}
+
 const char *autotune_status_text(enum autotune_status status) {
     switch (status) {
     case AUTOTUNE_OK: return "done";
@@ -78,7 +97,8 @@ enum autotune_status autotune_open(
         const char *device, cl_context context, cl_device_id id, struct autotune_library **library) {
     int number;
     *library = NULL;
-    for (number = 0; number < AUTOTUNE_DEVICE_COUNT; number++) {
+    if (!device) device = autotune_device_of(id);
+    for (number = 0; device && number < AUTOTUNE_DEVICE_COUNT; number++) {
         if (strcmp(autotune_devices[number].name, device) != 0) continue;
         *library = (struct autotune_library *)calloc(1, sizeof **library);
         if (!*library) return AUTOTUNE_NO_MEMORY;

@@ -42,9 +42,12 @@ struct autotune_library;
 
 /* Names of the devices of this package; NULL past the last. */
 const char *autotune_device(int number);
+/* The name of this package's device that `id` is, by what its driver reports; NULL if it is none of them. */
+const char *autotune_device_of(cl_device_id id);
 const char *autotune_status_text(enum autotune_status status);
 
-/* `device` is the name under which it was tuned, such as "adreno-730"; context and device must outlive the library. */
+/* `device` is the name under which it was tuned, such as "adreno-730", or NULL for that of autotune_device_of(id). The
+   context and the device must outlive the library. */
 enum autotune_status autotune_open(
     const char *device, cl_context context, cl_device_id id, struct autotune_library **library);
 void autotune_close(struct autotune_library *library);

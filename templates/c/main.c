@@ -100,7 +100,7 @@ int main(int count, char **words) {
     if (error != CL_SUCCESS) return fail("no context", error);
     queue = clCreateCommandQueue(context, device, 0, &error);
     if (error != CL_SUCCESS) return fail("no queue", error);
-    status = autotune_open(count > 4 ? words[4] : autotune_device(0), context, device, &library);
+    status = autotune_open(count > 4 ? words[4] : NULL, context, device, &library);
     if (status != AUTOTUNE_OK) return fail(autotune_status_text(status), 0);
 #ifdef AUTOTUNE_HAS_GEMM
     {

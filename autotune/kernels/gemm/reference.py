@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.kernels.gemm.problem import GemmProblem
+from autotune.model.draw import Draw
 from autotune.model.problem import NUMBER_TYPES
-from autotune.space.family import Case, Draw
+from autotune.space.family import Case
 
 Matrix = NDArray[np.float64]
 _DRAWN = ("float32", "float16", "int8")

@@ -1,0 +1,1 @@
+"""The commands about kernels of the user's own."""

@@ -1,0 +1,52 @@
+"""The command `autotune tune`: tune the kernel of a kernel file."""
+
+import argparse
+from pathlib import Path
+
+from autotune.cli.arguments import (
+    DATABASE,
+    JSON,
+    LEARN_FROM,
+    QUIET,
+    WIDE,
+    argument,
+    budget,
+    command,
+    flag,
+    integer,
+    seed,
+    words,
+)
+from autotune.cli.run import read_requests, tune_requests
+
+
+@command(
+    argument("file", metavar="FILE", type=Path, help="the kernel file, such as kernel.toml"),
+    argument("--device", metavar="D", default="cpu", help="as of autotune run (cpu)"),
+    words("--shape", "SHAPE", "sizes in the order of the file, or as m=512,n=512; those of the file unless given"),
+    integer("--trials", 1, 10**9, "at most N new trials for each shape"),
+    budget("time for all shapes: 90s, 10m, 1h30m"),
+    LEARN_FROM,
+    seed("seed of the proposals; inputs are drawn afresh in every run"),
+    flag("--retry-quarantined", "begin with the configurations that crashed, hung or were running in a killed run"),
+    QUIET,
+    WIDE,
+    DATABASE,
+    JSON,
+    examples=(
+        "tune kernel.toml --device adreno --budget 5m",
+        "tune kernel.toml --shape 1024,1024,512 640,480,96 --trials 50",
+        "tune kernel.toml --device adreno --learn-from results.json",
+    ),
+)
+def tune_command(options: argparse.Namespace) -> int:
+    """Search for the fastest configuration of your own kernel, which a TOML file describes."""
+    from autotune.own.tuning import use_file
+
+    family = use_file(options.file)
+    own = read_requests(family.problem_type, options.shape, [])
+    usual = {
+        "family": family.name, "misses": False, "algorithm": [], "until_gain": None, "sampler": "ours",
+        "sampler_options": "", "crossover": False, "sustained": False,
+    }  # fmt: skip
+    return tune_requests(argparse.Namespace(**vars(options), **usual), own, [] if own else family.requests)

@@ -1,0 +1,301 @@
+"""Contents of the arguments of a kernel file, and the check of its outputs."""
+
+import inspect
+import runpy
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.errors import ProblemError
+from autotune.model.configuration import Configuration
+from autotune.model.plan import Plan, Role
+from autotune.model.problem import ELEMENT_TYPES
+from autotune.own.kernel_file.format import ArgumentEntry, KernelFile
+from autotune.own.kernel_file.source import inside
+from autotune.space.expression import Expression
+from autotune.space.family import Case
+
+RELATIVE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2}
+"""Tolerances unless the file has one; integers must be equal."""
+
+
+_PART = 2**15
+"""Elements that are compared at once."""
+
+
+class FileCase(Case):
+    """Random or given inputs, and the comparison with the reference."""
+
+    def __init__(
+        self, file: KernelFile, plan: Plan, sizes: Mapping[str, int], seed: int, reference: Configuration | None
+    ) -> None:
+        """`reference` is the configuration whose outputs on the device are right, if the file names nothing else."""
+        self._file = file
+        self.reference = reference
+        self._seed = seed
+        scalars = {name: entry for name, entry in file.arguments.items() if entry.scalar}
+        fixed = {name: entry for name, entry in scalars.items() if _names_of(entry.value) <= sizes.keys()}
+        sizes = {**{name: _scalar(entry, sizes) for name, entry in fixed.items()}, **sizes}
+        numbers = np.random.default_rng(seed)
+        inputs: dict[str, NDArray[Any]] = {}
+        for buffer in plan.buffers:
+            entry = file.arguments[buffer.name]
+            if buffer.role is Role.INPUT or entry.access == "inout":
+                known = {**sizes, **inputs, "numbers": numbers}
+                inputs[buffer.name] = _contents(entry, file, known, numbers, buffer.elements, buffer.name)
+            elif buffer.role is Role.OUTPUT:
+                inputs[buffer.name] = np.full(buffer.elements, _poison(np.dtype(buffer.dtype), seed))
+        self.inputs: Mapping[str, NDArray[Any]] = inputs
+        self.right: dict[str, NDArray[Any]] = {}
+        """What outputs must be, once it is known."""
+        self._kept: dict[str, NDArray[np.bool_]] = {}
+        """Where the reference, run on the device, leaves what was in an output before."""
+        self._usual: dict[str, float] = {}
+        """Root of the mean square of each, once it was needed."""
+        if file.reference.python:
+            self.right = self._computed(sizes)
+        elif file.reference.outputs:
+            for name, path in file.reference.outputs.items():
+                self.right[name] = _loaded(inside(file.path.parent, path), self.inputs[name])
+        self._given = dict(self.right)
+        """What no kernel has computed, in which an infinity is not one that was left."""
+
+    def other_contents(self) -> Mapping[str, NDArray[Any]]:
+        written = (name for name in self.inputs if self._file.arguments[name].access == "out")
+        return {name: np.full_like(self.inputs[name], self._poison(name, 1)) for name in written}
+
+    def expect(self, outputs: Mapping[str, NDArray[Any]], again: Mapping[str, NDArray[Any]]) -> str:
+        for name, values in outputs.items():
+            if self._file.arguments[name].access == "out":
+                kept = (values == self._poison(name)) & (again[name] == self._poison(name, 1))
+                self._kept[name] = kept
+                if not self._ratio(name, np.where(kept, values, again[name]), values) <= 1.0:
+                    return f"{name} depends on what was in it before the call: is access = 'inout' meant?"
+        self.reference = None
+        self.right = {name: values.copy() for name, values in outputs.items()}
+        self._usual = {}
+        return ""
+
+    def _poison(self, name: str, later: int = 0) -> Any:
+        return _poison(self.inputs[name].dtype, self._seed + later)
+
+    def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
+        unwritten = {name: self._unwritten(name, values) for name, values in outputs.items()}
+        undefined = {name: self._undefined(name, values) for name, values in outputs.items()}
+        told = [
+            f"{name} is never written, unless access = 'inout' is meant"
+            if share == 1
+            else f"{share:.3g} of the elements of {name} are never written: is global_size too small, "
+            "or access = 'inout' meant, for a kernel that leaves some as they are?"
+            for name, share in unwritten.items()
+            if share
+        ]
+        told += [f"{share:.3g} of the elements of {name} are NaN" for name, share in undefined.items() if share]
+        told += [
+            f"{name} is not compared, as the reference does not give it: is access = 'scratch' meant?"
+            for name in outputs
+            if name not in self.right
+        ]
+        self.remark = "; ".join(told)
+        if 1 in (*unwritten.values(), *undefined.values()):
+            return float("inf")
+        ratios = (self._ratio(name, outputs[name], right) for name, right in self.right.items())
+        return max(ratios, default=float("inf"))
+
+    def _ratio(self, name: str, found: NDArray[Any], right: NDArray[Any]) -> float:
+        given = self._file.reference
+        relative = RELATIVE.get(found.dtype.name, 0.0) if given.relative is None else given.relative
+        if not relative and not given.absolute:
+            return 0.0 if np.array_equal(found, right, equal_nan=found.dtype.kind == "f") else float("inf")
+        if name not in self._usual:
+            self._usual[name] = _root_mean_square(right)
+        worst = 0.0
+        for a, b in zip(_parts(found), _parts(right), strict=True):
+            is_number = np.isfinite(b)
+            # What is not a number in the reference, such as elements that no kernel writes, must be the same.
+            if not is_number.all():
+                if not np.array_equal(a[~is_number], b[~is_number], equal_nan=True):
+                    return float("inf")
+                a, b = a[is_number], b[is_number]
+            tolerance = given.absolute + relative * np.maximum(np.abs(b), self._usual[name])
+            with np.errstate(invalid="ignore", divide="ignore"):
+                ratios = np.where(a == b, 0.0, np.abs(a - b) / tolerance)
+            largest = float(ratios.max(initial=0.0))
+            if not largest < float("inf"):
+                return float("inf")
+            worst = max(worst, largest)
+        return worst
+
+    def _unwritten(self, name: str, found: NDArray[Any]) -> float:
+        """Return the share of an output's elements that still hold what was there before the call, and should not."""
+        if self._file.arguments[name].access != "out":
+            return 0.0
+        unwritten = found == self._poison(name)
+        if name in self._given:
+            unwritten &= self._given[name] != self._poison(name)
+        elif found.dtype.kind != "f":
+            unwritten &= self._kept.get(name, False)
+        return float(np.mean(unwritten))
+
+    def _undefined(self, name: str, found: NDArray[Any]) -> float:
+        """Return the share of an output's elements that are NaN although only a kernel says that they should be."""
+        return 0.0 if name in self._given or found.dtype.kind != "f" else float(np.mean(np.isnan(found)))
+
+    def _computed(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+        """Return what the Python function says. Raises ProblemError when it fails or returns something else."""
+        function, outputs = self._file.reference.python, self._file.outputs
+        result = _called(self._file, function, {**sizes, **self.inputs})
+        found = result if isinstance(result, Mapping) else {outputs[0]: result}
+        for output in found:
+            if output not in outputs:
+                raise ProblemError(f"{function} returned {output!r}, the outputs are {', '.join(outputs)}")
+        if not found:
+            raise ProblemError(f"{function} returned nothing")
+        return {output: _fitting(values, self.inputs[output], function, output) for output, values in found.items()}
+
+
+def _parts(values: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
+    """Yield an array in parts that a processor's cache holds, in double precision."""
+    flat = values.reshape(-1)
+    for start in range(0, len(flat), _PART):
+        yield flat[start : start + _PART].astype(np.float64)
+
+
+def _root_mean_square(values: NDArray[Any]) -> float:
+    """Return the root of the mean square of those elements that are finite; 0 if none is."""
+    parts = [part[np.isfinite(part)] for part in _parts(values)]
+    return float(np.sqrt(sum(float(np.dot(part, part)) for part in parts) / max(1, sum(map(len, parts)))))
+
+
+def _poison(kind: "np.dtype[Any]", seed: int) -> Any:
+    """Return what an output holds before a call: of two successive seeds, one spoils a maximum and one a minimum.
+
+    NaN would spoil neither. Multiplied by zero, an infinity is as bad.
+    """
+    if kind.kind == "f":
+        return kind.type((-1) ** seed * np.inf)
+    limits = np.iinfo(kind)
+    return kind.type(limits.max if seed % 2 == 0 else limits.min or limits.max // 3)
+
+
+def _fitting(values: Any, like: NDArray[Any], source: str, name: str) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        what = "nothing" if values is None else f"elements of {array.dtype}"
+        raise ProblemError(f"{source} returned {what}, not the numbers of {name}")
+    if array.size != like.size:
+        shape = f" in the shape {'x'.join(map(str, array.shape))}" if array.ndim > 1 else ""
+        raise ProblemError(
+            f"{source} gave {array.size} elements{shape}, {name} has {like.size}",
+            hint="arrays are passed with one dimension: reshape them",
+        )
+    return array.reshape(-1)
+
+
+def _called(file: KernelFile, function: str, known: Mapping[str, Any]) -> Any:
+    """Return what a function returns for those of the known values that it takes. Raises ProblemError if it fails."""
+    path, _, name = function.rpartition(":")
+    found = _function(inside(file.path.parent, path), name)
+    accepted = inspect.signature(found).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
+    for key, parameter in accepted.items():
+        if parameter.default is parameter.empty and parameter.kind not in _VARIADIC and key not in known:
+            raise ProblemError(f"{path}: {name} asks for {key}, which is none of {', '.join(known)}")
+    given = {key: value for key, value in known.items() if takes_all or key in accepted}
+    try:
+        return found(**{k: value.copy() if isinstance(value, np.ndarray) else value for k, value in given.items()})
+    except (Exception, SystemExit) as error:  # code of others may raise anything
+        raise ProblemError(f"{path}: {name} failed: {type(error).__name__}: {error}") from error
+
+
+_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+_loading: list[Path] = []
+"""Python files that are being loaded."""
+
+
+def is_loading_reference() -> bool:
+    """Return whether the file of a reference is being loaded, which must not tune anything."""
+    return bool(_loading)
+
+
+@cache
+def _function(path: Path, name: str) -> Callable[..., Any]:
+    _loading.append(path)
+    try:
+        found = runpy.run_path(str(path))[name]
+    except KeyError as error:
+        raise ProblemError(f"{path} defines no function {name}") from error
+    except (Exception, SystemExit) as error:  # code of others may raise anything
+        raise ProblemError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    finally:
+        _loading.pop()
+    function: Callable[..., Any] = found
+    return function
+
+
+def _loaded(path: Path, like: NDArray[Any]) -> NDArray[Any]:
+    try:
+        values = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ProblemError(f"{path} cannot be read: {error}") from error
+    if values.dtype != like.dtype or values.size != like.size:
+        raise ProblemError(f"{path} has {values.size} elements of {values.dtype}, wanted {like.size} of {like.dtype}")
+    return np.ascontiguousarray(values).reshape(-1)
+
+
+def _contents(
+    entry: ArgumentEntry,
+    file: KernelFile,
+    known: Mapping[str, Any],
+    numbers: np.random.Generator,
+    elements: int,
+    name: str,
+) -> NDArray[Any]:
+    kind = np.dtype(entry.element)
+    like = np.empty(elements, kind)
+    if entry.fill == "file":
+        return _loaded(inside(file.path.parent, entry.file), like)
+    if entry.fill == "python":
+        return _fitting(_called(file, entry.python, known), like, entry.python, name).astype(kind)
+    if entry.fill in ("zeros", "ones"):
+        return np.full(elements, int(entry.fill == "ones"), kind)
+    if entry.fill == "ramp":
+        return np.arange(elements).astype(kind)
+    if entry.fill == "normal":
+        return numbers.standard_normal(elements).astype(kind)
+    low, high = (_bound(bound, known) for bound in entry.range) if entry.range else _usual_range(kind)
+    if not low <= high:
+        raise ProblemError(f"{name}: the range from {low:g} to {high:g} is empty")
+    if kind.kind == "f":
+        return numbers.uniform(low, high, elements).astype(kind)
+    limits = np.iinfo(kind)
+    if low < limits.min or high > limits.max:
+        hint = f"whole numbers have both limits: range = [{limits.min}, {limits.max}] at most"
+        raise ProblemError(f"{name}: the range from {low:g} to {high:g} exceeds {entry.element}", hint=hint)
+    return numbers.integers(int(low), int(high), elements, kind, endpoint=True)
+
+
+def _usual_range(kind: "np.dtype[Any]") -> tuple[float, float]:
+    return (-1.0, 1.0) if kind.kind == "f" else (0.0, 15.0) if kind.kind == "u" else (-8.0, 8.0)
+
+
+def _bound(bound: str | float, known: Mapping[str, Any]) -> float:
+    return float(_number(bound, known))
+
+
+def _scalar(entry: ArgumentEntry, known: Mapping[str, Any]) -> Any:
+    """Return the number that an argument is, for functions, which may count with those of whole types."""
+    value = _number(entry.value, known)
+    return int(value) if ELEMENT_TYPES[entry.scalar].is_whole else value
+
+
+def _number(value: str | float, known: Mapping[str, Any]) -> Any:
+    return Expression(value)(known) if isinstance(value, str) else value
+
+
+def _names_of(value: str | float) -> frozenset[str]:
+    return Expression(value).names if isinstance(value, str) else frozenset()

@@ -1,0 +1,402 @@
+"""A kernel file as a family, which is tuned, stored, looked up and run like the built-in ones."""
+
+import dataclasses
+import re
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Self
+
+from autotune.errors import ConfigurationError, ProblemError, UsageError, did_you_mean
+from autotune.model.configuration import Configuration, Value
+from autotune.model.device import DeviceLimits
+from autotune.model.plan import Plan, Role
+from autotune.model.problem import Problem
+from autotune.model.trial import Request
+from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, LaunchEntry, names_in
+from autotune.own.kernel_file.reading import BESIDE_SIZES, parts, read_kernel_file
+from autotune.own.kernel_file.signature import check_signatures
+from autotune.own.kernel_file.source import template_of
+from autotune.space.expression import Expression
+from autotune.space.family import Algorithm, Case, Constraint, KernelFamily, Parameter
+from autotune.space.plan_formula import ArgumentFormula, BufferFormula, LaunchFormula, PlanFormula
+
+LARGEST_SIZE = 2**31 - 1
+MOST_WORK_ITEMS = 2**40
+_ROLES = {"in": Role.INPUT, "out": Role.OUTPUT, "inout": Role.OUTPUT, "scratch": Role.SCRATCH}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileProblem(Problem):
+    """The sizes of a kernel file; each file has a subclass with a field for each size."""
+
+    file_family: ClassVar["FileFamily"]
+
+    def __post_init__(self) -> None:
+        for name, value in self.to_dict().items():
+            if not 1 <= int(value) <= LARGEST_SIZE:
+                raise ProblemError(f"{name} must be from 1 to {LARGEST_SIZE}, not {value}")
+
+    @property
+    def label(self) -> str:
+        return "x".join(map(str, self.size_vector))
+
+    @property
+    def flops(self) -> int:
+        return self._work("flops")
+
+    @property
+    def bytes_moved(self) -> int:
+        return self._work("bytes") or sum(b.size_bytes for b in self._operands)
+
+    def resized(self, sizes: Sequence[int]) -> Self:
+        return type(self)(**dict(zip(self.size_axes, sizes, strict=True)))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse ``512,512`` in the order of the sizes, or ``m=512 n=512``, in which some may be left out."""
+        usual = cls.file_family.file.sizes
+        parts = [part for part in re.split(r"(?<=\d)x(?=\d)|[,\s]+", text.strip()[:1000]) if part]
+        named = [re.fullmatch(r"(?:(\w+)=)?([0-9]{1,10})", part) for part in parts]
+        if None in named or not parts:
+            raise ProblemError(f"{text[:80]!r} is not a shape", hint=f"write {cls.shape_format}")
+        pairs = [(found[1], int(found[2])) for found in named if found]
+        if all(name is None for name, _ in pairs):
+            if len(pairs) != len(usual):
+                raise ProblemError(f"{text[:80]!r} has {len(pairs)} sizes", hint=f"write {cls.shape_format}")
+            pairs = list(zip(usual, (value for _, value in pairs), strict=True))
+        for name, _ in pairs:
+            if name not in usual:
+                raise ProblemError(f"{text[:80]!r}: {cls.family} has the sizes {', '.join(usual)}")
+        return cls(**{**usual, **dict(pairs)})
+
+    def check_device(self, limits: DeviceLimits) -> None:
+        operands = {b.name: b.size_bytes for b in self._operands}
+        self.check_memory(operands, limits)
+        known = {**limits.constraint_values(), **self.constraint_values()}
+        for constraint in self.file_family.algorithms[0].constraints:
+            # What no parameter decides would leave no configuration.
+            if constraint.condition.names <= known.keys() and not constraint.condition(known):
+                raise ProblemError(f"{self.label} does not fit the device: {constraint.name}: {constraint.because}")
+
+    def is_constant(self, operand: str) -> bool:
+        return operand != ""
+
+    @property
+    def _operands(self) -> list[Any]:
+        family = self.file_family
+        return [b for b in family.plan(self, family.usual).buffers if b.role is not Role.VIEW]
+
+    def _work(self, name: str) -> int:
+        return int(_evaluated(getattr(self.file_family.file.work, name), self.to_dict(), f"work.{name}"))
+
+
+class FileFamily(KernelFamily):
+    """The family that a kernel file describes."""
+
+    is_trusted = False
+
+    def __init__(self, file: KernelFile, module: str) -> None:
+        """`module` is the name under which the problem's class can be imported in child processes.
+
+        Raises UsageError when a source cannot be read.
+        """
+        self.file = file
+        self.name = file.name  # type: ignore[misc]
+        self.space_version = _version(file)  # type: ignore[misc]
+        self.meaning = file.meaning or f"kernels of {file.path.name}"  # type: ignore[misc]
+        self.problem_type = _problem_type(self, module)  # type: ignore[misc]
+        usual = {name: file.default.get(name, values[0]) for name, values in file.parameters.items()}
+        self.usual = Configuration.of(file.name, **usual)
+        """The default configuration: what the application uses now."""
+        own = Algorithm(
+            name=file.name,
+            meaning=file.meaning or "the kernel of the file",
+            parameters=tuple(
+                Parameter(name=name, values=values, meaning="") for name, values in file.parameters.items()
+            ),
+            constraints=tuple(self._constraints()),
+            work_items=self._work_items(),
+        )
+        self.algorithms = (own,)  # type: ignore[misc]
+        self.baseline = self.usual  # type: ignore[misc]
+        texts = {f"{file.name}.cl.j2": template_of(file, file.sources)}
+        self._right = self.usual
+        """The configuration whose outputs are the reference, unless the file names a function or stored outputs."""
+        if file.reference_launch:
+            self._right = Configuration.of(REFERENCE, kernel=file.reference_launch.kernel)
+            sources = (file.reference.source,) if file.reference.source else file.sources
+            texts[f"{REFERENCE}.cl.j2"] = template_of(file, sources)
+        self.template_files = texts  # type: ignore[misc]
+        self.checks = tuple(self.problem_type.from_dict({**file.sizes, **sizes}) for sizes in file.check)
+        self._check_use(texts[f"{file.name}.cl.j2"])
+        check_signatures(file)
+        self.remedy = f"run `autotune check {file.path}`, which says more"  # type: ignore[misc]
+
+    @property
+    def requests(self) -> list[Request]:
+        """What the file asks to tune: its problems, or its sizes."""
+        return [
+            Request(
+                problem=self.problem_type.from_dict({**self.file.sizes, **_sizes(problem)}),
+                calls=int(problem.get("calls", 1)),
+                label=str(problem.get("label", "")),
+            )
+            for problem in self.file.problems or ({},)
+        ]
+
+    def plan(self, problem: Problem, configuration: Configuration) -> Plan:
+        """Return the buffers and launches. Raises ConfigurationError when a formula gives something impossible."""
+        try:
+            plan = self._formula.plan(problem, configuration)
+        except ZeroDivisionError as error:
+            raise ConfigurationError(f"{configuration}: a formula of {self.file.path.name} divides by zero") from error
+        for buffer in plan.buffers:
+            if not 1 <= buffer.elements <= 2**50:
+                raise ConfigurationError(f"{configuration}: {buffer.name} would have {buffer.elements} elements")
+        for launch in plan.launches:
+            sizes = (*launch.global_size, *(launch.local_size or (1,)))
+            if min(sizes) < 1 or max(sizes) > MOST_WORK_ITEMS or prod(launch.global_size) > MOST_WORK_ITEMS:
+                by = (
+                    f"work-groups of {launch.local_size}" if launch.local_size else "work-groups of the driver's choice"
+                )
+                raise ConfigurationError(
+                    f"{configuration}: {launch.kernel} cannot be launched with {launch.global_size} work-items in {by}"
+                )
+        return plan
+
+    def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
+        try:
+            return super().violations(problem, configuration, limits)
+        except ZeroDivisionError:
+            return [f"a formula of {self.file.path.name} divides by zero"]
+
+    def further_options(self, configuration: Configuration, sizes: Mapping[str, Any]) -> list[str]:
+        values = {**sizes, **dict(configuration.values)}
+        defines = {name: Expression(str(formula)) for name, formula in self.file.defines.items()}
+        known = {name: value(values) for name, value in defines.items() if value.names <= values.keys()}
+        found = [f"-D{name}={int(value) if isinstance(value, bool) else value}" for name, value in known.items()]
+        names = {option: names_in(option) for option in self.file.build_options}
+        return [*found, *(option.format_map(values) for option in names if names[option] <= values.keys())]
+
+    def candidates(
+        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
+    ) -> Iterator[Configuration]:
+        """Yield the file's default and the profile's starts where legal, else a legal one near the default."""
+        wanted = dict.fromkeys((self.usual, *starts))
+        legal = [c for c in wanted if not self.violations(problem, c, limits)]
+        return iter(legal or self._near_default(problem, limits))
+
+    def _near_default(self, problem: Problem, limits: DeviceLimits) -> Iterator[Configuration]:
+        from autotune.space.search_space import SearchSpace  # loads NumPy
+
+        values = dict(self.usual.values)
+        indices = {p.name: p.values.index(values[p.name]) for p in self.algorithms[0].parameters}
+        space = SearchSpace(self, problem, limits)
+        row = space.near_row(self.usual.algorithm, indices)
+        if row is not None:
+            yield space[row]
+
+    def examples(self) -> tuple[Problem, ...]:
+        return (*self.checks, *(request.problem for request in self.requests))
+
+    def make_case(self, problem: Problem, seed: int) -> Case:
+        from autotune.own.kernel_file.contents import FileCase  # loads NumPy
+
+        sizes = {name: int(value) for name, value in problem.to_dict().items()}
+        given = self.file.reference
+        reference = None if given.python or given.outputs else self._right
+        return FileCase(self.file, self.plan(problem, self.usual), sizes, seed, reference)
+
+    def _check_use(self, source: str) -> None:
+        """Raise UsageError for a parameter that neither the source nor any formula uses: probably a misspelling."""
+        file = self.file
+        formulas = [*file.build_options, *map(str, file.defines.values())]
+        formulas += [f"{launch.global_size} {launch.local_size} {launch.when}" for launch in file.all_launches]
+        formulas += [f"{entry.size} {entry.local} {entry.value}" for entry in file.arguments.values()]
+        text = " ".join(formulas) + re.sub(r"(?m)^#define (\w+) \{\{ \1 \}\}$", "", source)
+        used = set(re.findall(r"\w+", text))
+        for name in file.parameters:
+            if name not in used:
+                raise UsageError(
+                    f"{file.path}: the parameter {name} has no effect: neither a source nor a formula uses it",
+                    hint=did_you_mean(name, sorted(used)) or "leave it out",
+                )
+
+    def _constraints(self) -> Iterator[Constraint]:
+        """Yield the file's constraints, then what any launch needs, and the limits of work-groups and local memory."""
+        for name, given in self.file.constraints.items():
+            condition, because = (given, given) if isinstance(given, str) else (given.condition, given.because)
+            yield Constraint(name=name, condition=Expression(condition), because=because)
+        for name, entry in self.file.arguments.items():
+            yield from self._positive(f"size_of_{name}", [entry.size, entry.local], "True")
+        for number, launch in enumerate(self.file.all_launches):
+            yield from self._positive(f"launch_{number}", [launch.global_size, launch.local_size], launch.when)
+            if launch.local_size != "":
+                yield Constraint(
+                    name=f"work_group_{number}",
+                    condition=_where(launch.when, f"{_product(launch.local_size)} <= max_work_group_size"),
+                    because=f"work-groups of {launch.local_size} have more work-items than the device allows",
+                )
+            entries = [self.file.arguments[name] for name in self.file.names_of(launch)]
+            if local := " + ".join(f"({entry.local})" for entry in entries if entry.local != ""):
+                yield Constraint(
+                    name=f"local_memory_{number}",
+                    condition=_where(launch.when, f"{local} <= local_memory_bytes"),
+                    because="the device has less local memory",
+                )
+
+    def _work_items(self) -> Expression | None:
+        """Return the work-items in a work-group of the first launch whose work-group parameters decide."""
+        sizes = (launch.local_size for launch in self.file.all_launches)
+        tuned = next((size for size in sizes if size != "" and self._depends(size)), None)
+        return None if tuned is None else Expression(_product(tuned))
+
+    def _positive(self, name: str, formulas: Sequence[Formula], when: str) -> Iterator[Constraint]:
+        """Yield the constraint that the parts of formulas are at least 1, if parameters decide that."""
+        found = [part for formula in formulas if formula != "" for part in parts(formula) if self._depends(part)]
+        if found:
+            yield Constraint(
+                name=name,
+                condition=_where(when, " and ".join(f"({part}) >= 1" for part in found)),
+                because=f"{', '.join(found)} would be less than 1",
+            )
+
+    def _depends(self, formula: Formula) -> bool:
+        return any(not Expression(part).names.isdisjoint(self.file.parameters) for part in parts(formula))
+
+    @cached_property
+    def _formula(self) -> PlanFormula:
+        file = self.file
+        buffers, arguments = [], {}
+        for name, entry in file.arguments.items():
+            if entry.local != "":
+                arguments[f"_a_{name}"] = ArgumentFormula(value=str(entry.local))
+            elif entry.scalar:
+                arguments[f"_a_{name}"] = ArgumentFormula(dtype=entry.scalar, value=entry.value)
+            else:
+                size = str(entry.size)
+                is_image = bool(entry.image or entry.line)
+                buffers.append(
+                    BufferFormula(
+                        name=name,
+                        role=Role.VIEW if entry.over else _ROLES[entry.access],
+                        dtype=repr(entry.element),
+                        elements="" if is_image else size,
+                        image=(f"{size}, 1" if entry.line else size) if is_image else "",
+                        channels=entry.channels,
+                        is_line=bool(entry.line),
+                        view_of=entry.over,
+                        row_pitch=str(entry.row_pitch),
+                    )
+                )
+        buffers.sort(key=lambda buffer: buffer.role is Role.VIEW)
+        is_reference = f"algorithm == {REFERENCE!r}"
+        launches = [
+            _launch(file, launch, f"(algorithm != {REFERENCE!r}) and ({launch.when})") for launch in file.all_launches
+        ]
+        if file.reference_launch:
+            launches.append(_launch(file, file.reference_launch, is_reference))
+        return PlanFormula(
+            absent=dict(self.usual.values),
+            buffers=tuple(buffers),
+            launches=tuple(launches),
+            arguments=arguments,
+            build_options=dict.fromkeys(file.build_options, "True"),
+            template_values={
+                **{name: name for name in (*file.sizes, *file.parameters)},
+                **{name: str(formula) for name, formula in file.defines.items()},
+            },
+        )
+
+
+def load_file(path: Path, module: str) -> FileFamily:
+    """Return the family of a kernel file, and make its problems importable as `module`. Raises UsageError."""
+    family = FileFamily(read_kernel_file(path), module)
+    holder = ModuleType(module)
+    holder.FAMILY = family  # type: ignore[attr-defined]
+    setattr(holder, family.problem_type.__name__, family.problem_type)
+    sys.modules[module] = holder
+    for request in family.requests:
+        family.plan(request.problem, family.usual)
+    return family
+
+
+def _problem_type(family: FileFamily, module: str) -> type[FileProblem]:
+    file = family.file
+    found: type[FileProblem] = dataclasses.make_dataclass(
+        "SizesOf" + "".join(part.capitalize() for part in file.name.split("_")),
+        [(name, int) for name in file.sizes],
+        bases=(FileProblem,),
+        frozen=True,
+        kw_only=True,
+        namespace={
+            "file_family": family,
+            "family": file.name,
+            "size_axes": tuple(file.sizes),
+            "shape_format": ",".join(file.sizes),
+            "shape_examples": (",".join(map(str, file.sizes.values())),),
+        },
+    )
+    found.__module__ = module  # by which it is pickled
+    return found
+
+
+def _version(file: KernelFile) -> int:
+    """Return a number that changes with everything but the sources that gives a configuration its meaning."""
+    meaning = (file.all_launches, file.arguments, file.defines, file.build_options)
+    return zlib.crc32(repr(_given(meaning)).encode()) & 0x7FFFFFFF
+
+
+def _given(value: Any) -> Any:
+    """Return a value with only those fields of its entries that were given, so that new keys change nothing."""
+    if isinstance(value, tuple):
+        return [_given(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _given(item) for name, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        fields = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return {field.name: item for field, item in fields if item != field.default}
+    return value
+
+
+def _launch(file: KernelFile, launch: LaunchEntry, when: str) -> LaunchFormula:
+    names = []
+    for name in file.names_of(launch):
+        entry = file.arguments[name]
+        names.append(f"_a_{name}" if entry.scalar or entry.local != "" else repr(name))
+    return LaunchFormula(
+        kernel=launch.kernel,
+        global_size=str(launch.global_size),
+        local_size=str(launch.local_size),
+        arguments=", ".join(names),
+        when=when,
+        prepares="constants" if launch.once else "",
+    )
+
+
+def _where(when: str, condition: str) -> Expression:
+    """Return a condition that is asked only of configurations that need a launch."""
+    return Expression(condition if when == "True" else f"({condition}) if ({when}) else 1 == 1")
+
+
+def _product(formula: Formula) -> str:
+    return " * ".join(f"({part})" for part in parts(formula))
+
+
+def _sizes(problem: Mapping[str, Any]) -> dict[str, int]:
+    return {name: value for name, value in problem.items() if name not in BESIDE_SIZES}
+
+
+def _evaluated(formula: Formula, values: Mapping[str, Value], key: str) -> int:
+    if not isinstance(formula, str):
+        return formula
+    try:
+        return int(Expression(formula)(values))
+    except (ZeroDivisionError, TypeError) as error:
+        raise UsageError(f"{key}: {formula!r} cannot be evaluated for {dict(values)}") from error

@@ -1,0 +1,121 @@
+"""Whether the arguments of a kernel file are those that its kernels declare, as far as the source tells."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from autotune.errors import UsageError
+from autotune.model.problem import ELEMENT_TYPES
+from autotune.own.kernel_file.declarations import (
+    C_TYPES,
+    Argument,
+    declared_arguments,
+    heads,
+    is_image,
+    without_comments,
+    without_dead,
+)
+from autotune.own.kernel_file.format import KernelFile, LaunchEntry
+from autotune.own.kernel_file.source import TEMPLATE, inside, with_includes
+
+
+def check_signatures(file: KernelFile) -> None:
+    """Raise UsageError where a launch has other arguments than its kernel.
+
+    Nothing is said of templates, and of kernels that macros or the preprocessor put together.
+    """
+    for launch, sources in _launches(file):
+        text = _text(file, sources)
+        declared = _declared(file, launch, text)
+        fault = next(_faults(file, launch, declared, text), "") if declared is not None else ""
+        if fault:
+            raise UsageError(f"{file.path}: {launch.kernel} {fault}")
+
+
+def doubts(file: KernelFile) -> Iterator[str]:
+    """Yield what may be meant, and is more often a mistake: elements of another size than those of the pointer."""
+    for launch, sources in _launches(file):
+        text = _text(file, sources)
+        for name, argument in zip(file.names_of(launch), _declared(file, launch, text) or (), strict=False):
+            given, declared = file.arguments[name].buffer, C_TYPES.get(re.sub(r"\d+$", "", argument.type), "")
+            if given and declared and argument.is_pointer and not _changes(file, argument, text):
+                sizes = ELEMENT_TYPES[given].size_bytes, ELEMENT_TYPES[declared].size_bytes
+                if sizes[0] != sizes[1] and sizes[1] > 1:
+                    yield f"{launch.kernel} takes {argument.text}, and is given elements of {given}: is that meant?"
+
+
+def _launches(file: KernelFile) -> Iterator[tuple[LaunchEntry, Sequence[str]]]:
+    """Yield the launches whose sources are plain OpenCL C, with these."""
+    given = file.reference
+    launches = [(launch, file.sources) for launch in file.all_launches]
+    if file.reference_launch:
+        launches.append((file.reference_launch, (given.source,) if given.source else file.sources))
+    yield from (pair for pair in launches if not any(name.endswith(TEMPLATE) for name in pair[1]))
+
+
+def _text(file: KernelFile, sources: Sequence[str]) -> str:
+    folder = file.path.parent
+    texts = (with_includes(inside(folder, name), folder) for name in sources)
+    return without_dead(without_comments("\n".join(texts)))
+
+
+def _declared(file: KernelFile, launch: LaunchEntry, text: str) -> list[Argument] | None:
+    """Return the arguments that a launch's kernel declares; None where the text does not tell.
+
+    Raises UsageError where no source has the kernel.
+    """
+    known = {head["name"]: head for head in heads(text)}
+    is_made = "##" in text or any(launch.kernel in option for option in file.build_options)
+    words = {*re.findall(r"\w+", text)}
+    if not is_made and launch.kernel not in words and (known or "include" not in words):
+        hint = f"there are {', '.join(known)}" if known else "there is none at all"
+        raise UsageError(f"{file.path}: no source has a kernel {launch.kernel}", hint=hint)
+    found = [head["arguments"] for head in heads(text) if head["name"] == launch.kernel]
+    if len(found) != 1 or re.search(r"[#(]", found[0]):
+        return None
+    declared = [*declared_arguments(found[0], "")]
+    return declared if all(len(re.findall(r"\w+", argument.text)) > 1 for argument in declared) else None
+
+
+def _changes(file: KernelFile, argument: Argument, text: str) -> bool:
+    """Return whether an argument's type is not what its name says."""
+    changed = rf"\b(?:define|typedef\b[^\n]{{0,200}})\s+{argument.type}\b|-D\s*{argument.type}\b"
+    is_chosen = argument.type in (*file.parameters, *file.defines)
+    return is_chosen or re.search(changed, f"{text}\n{file.build_options}") is not None
+
+
+def _faults(file: KernelFile, launch: LaunchEntry, declared: Sequence[Argument], text: str) -> Iterator[str]:
+    given, wanted = file.names_of(launch), [argument.name for argument in declared]
+    if len(given) != len(wanted):
+        shown = [name for name in given if any(file.arguments[other].over == name for other in given)]
+        left_out = f": leave out {', '.join(shown)} by `launches` with `arguments`" if shown else ""
+        told = f"takes {len(wanted)} arguments ({', '.join(wanted)}), and is given {len(given)} ({', '.join(given)})"
+        yield f"{told}{left_out}"
+    # Launches in turn may exchange buffers, as one of them shows that has the kernel's own order.
+    orders = [list(file.names_of(other)) for other in file.all_launches if other.kernel == launch.kernel]
+    if sorted(given) == sorted(wanted) and list(given) != wanted and wanted not in orders:
+        yield f"takes its arguments in the order {', '.join(wanted)}, and is given {', '.join(given)}"
+    for name, argument in zip(given, declared, strict=False):
+        entry = file.arguments[name]
+        is_memory = argument.is_pointer or is_image(argument)
+        kind = C_TYPES.get(argument.type, "")
+        if argument.type == "sampler_t":
+            yield f"takes a sampler ({argument.text}): declare it in the source, since a file cannot give one"
+        if re.search(r"\b(?:pipe|image(?!2d_t\b|1d_buffer_t\b)\w*_t)\b", argument.text):
+            yield f"takes what a file cannot give ({argument.text}): of images there are image2d_t and image1d_buffer_t"
+        is_structure = re.search(rf"\}}\s*{argument.type}\s*;|\bstruct\s+{argument.type}\b", text)
+        is_vector = argument.type[-1:].isdigit() and argument.element[1] > 1
+        if (is_structure or is_vector) and not is_memory:
+            what = "a structure" if is_structure else "a vector"
+            yield f"takes {what} ({argument.text}): have it read one from a buffer, since a file cannot give one"
+        if _changes(file, argument, text):
+            continue
+        kind_of_image = {"image2d_t": "image", "image1d_buffer_t": "line"}.get(argument.type, "")
+        if is_memory and not entry.scalar and kind_of_image != (entry.image and "image") + (entry.line and "line"):
+            wanted_kind = f"an argument of the kind {kind_of_image}" if kind_of_image else "a buffer"
+            yield f"takes {wanted_kind} ({argument.text}), and is given the {entry.kinds[0]} {name}"
+        elif entry.scalar and is_memory:
+            yield f"takes memory ({argument.text}), and is given the scalar {name}"
+        elif kind and not entry.scalar and not is_memory:
+            yield f"takes a number ({argument.text}), and is given the {entry.kinds[0]} {name}"
+        elif kind and entry.scalar and not is_memory and kind.lstrip("u") != entry.scalar.lstrip("u"):
+            yield f"takes a number of {kind} ({argument.text}), and is given {name} of {entry.scalar}"

@@ -1,0 +1,1 @@
+"""The commands about devices of other machines."""

@@ -1,0 +1,1 @@
+"""The commands of the service, and those that call one."""

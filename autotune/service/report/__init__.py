@@ -1,0 +1,1 @@
+"""Reports: pages and pictures of what was tuned."""
