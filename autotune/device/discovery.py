@@ -161,9 +161,9 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
     """Return the one device that a selector names.
 
     The selector is compared with these in order, and the first that matches any device decides: `platform:device`
-    numbers, slug, family (`gpu`: all but processors), whole name, the begin of a slug, part of it or of a raw string.
-    Case does not matter. ``@3.1`` after any of them requires a driver whose version begins with 3.1. If all matches are OpenCL
-    runtimes of one processor, `preference` decides. Raises NoSuchDeviceError when no device matches,
+    numbers, slug, family (`gpu`: all but processors), whole name, the beginning of a slug, part of it or of a raw
+    string. Case does not matter. ``@3.1`` after any of them requires a driver whose version begins with 3.1. If all
+    matches are OpenCL runtimes of one processor, `preference` decides. Raises NoSuchDeviceError when no device matches,
     DeviceSelectionError when several do.
     """
     wanted, _, version = selector.strip().lower().partition("@")
