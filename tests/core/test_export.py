@@ -268,6 +268,14 @@ def test_csv_runs_no_formulas(store: Store) -> None:
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t", "\r"))]
 
 
+def test_csv_runs_no_formulas_behind_spaces_either(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "few.sqlite") as few:
+        few.add_device(ADRENO)
+        few.record_winner(make_winner(ADRENO, product(8, 8, 8), naive(1, 1), provenance=provenance(driver=" =1+1")))
+        [row] = csv.DictReader(io.StringIO(text_of(few, None, "csv")))
+    assert row["driver"] == "' =1+1"
+
+
 def test_markdown_keeps_its_columns(store: Store) -> None:
     text = text_of(store, None, "markdown")
     assert r"## A \| B =cmd\\\|calc (`pocl-test`)" in text
@@ -287,8 +295,11 @@ C, CPP = ("cc", "-std=c99", "-x", "c"), ("g++", "-std=c++11", "-x", "c++")
 Test = TypeVar("Test", bound=Callable[..., None])
 
 
+has_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+
+
 def needs_compiler(test: Test) -> Test:
-    marked: Test = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")(pytest.mark.long(test))
+    marked: Test = has_compiler(pytest.mark.long(test))
     return marked
 
 
@@ -394,6 +405,18 @@ def test_c_gives_the_answers_of_python(store: Store, tmp_path: Path, device: Dev
     assert {answer["match"] for answer in answers} == {ADRENO: {0, 1, 4}, CPU: {0, 1, 4}, BARE: {0, 4}}[device]
 
 
+@has_compiler
+def test_c_finds_every_size_that_was_measured(tmp_path: Path) -> None:
+    problems = [ReduceProblem(batch=batch, channels=channels) for batch in (1, 7, 64) for channels in (3, 64, 1000)]
+    with Store.open(tmp_path / "few.sqlite") as few:
+        few.add_device(ADRENO)
+        for problem in problems:
+            few.record_winner(make_winner(ADRENO, problem, find_family("reduce").baseline))
+        header, table = text_of(few, None, "c", "reduce"), TuningTable.open(few.location)
+    answers = ask_both(header, table, ADRENO.slug, "reduce", [problem.to_dict() for problem in problems], tmp_path)
+    assert [answer["match"] for answer in answers] == [1] * len(problems)
+
+
 def as_json(store: Store, slug: str | None, folder: Path, family: str = "gemm") -> TuningTable:
     """What Python makes of the same contents."""
     place = folder / "table.json"
@@ -436,6 +459,19 @@ def test_only_tables_for_lookups_hold_what_ships(over_shipped: Path, tmp_path: P
         assert shipped_tables(own, "adreno-730") == {}
         assert stored_families(own, None, shipped_tables(own, None)) == ["gemm", "reduce"]
     assert form.has_shipped == (form.name in {"c", "files", "toml", "defines"}) == (text != alone)
+
+
+def test_own_winners_replace_those_that_ship(over_shipped: Path) -> None:
+    with Store.open(over_shipped) as own:
+        tables = tomllib.loads(str(export_table(own, "nvidia-h200", "gemm", "toml", shipped_tables(own, None))))
+        winners = own.best("nvidia-h200", "gemm")
+    for best in winners:
+        problem = best.problem
+        assert isinstance(problem, GemmProblem)
+        kind = ",".join(f"{name}={text}" for name, text in problem.kind)
+        sizes = tables[f"gemm,device=nvidia-h200,{kind}"]
+        [size] = [size for size in sizes if GemmProblem(mode=problem.mode, **_numbers(size)) == problem]
+        assert sizes[size]["configuration"] == best.configuration.to_dict()
 
 
 def default_answers(device: Device, family: str, problems: list[Fields], folder: Path) -> list[Fields]:

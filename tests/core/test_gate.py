@@ -136,6 +136,17 @@ def test_every_parameter_value_is_right(pocl: Device, measurer: Measurer, family
     check(measurer, pocl, samples, f"{family} {algorithm}", UNOPTIMIZED)
 
 
+@pytest.mark.parametrize("shape", ["5,40,30 nt", "5,40,30 tt", "40,5,30 tn", "40,5,30 tt"])
+def test_skinny_products_are_right_in_every_layout(pocl: Device, measurer: Measurer, shape: str) -> None:
+    problem = GemmProblem.parse(shape)
+    spaces = (SearchSpace(GEMM, problem, pocl.limits, algorithms=[algorithm.name]) for algorithm in GEMM.algorithms)
+    samples = (
+        [Sample(problem=problem, configuration=space[row]) for row in range(0, len(space), len(space) // 50 + 1)]
+        for space in spaces
+    )
+    check(measurer, pocl, [min(few, key=building_cost) for few in samples if few], shape, UNOPTIMIZED)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize(("family", "algorithm"), ALGORITHMS)
@@ -299,6 +310,19 @@ def samples_for_oclgrind(family: KernelFamily, algorithm: str, check: str) -> li
         }
         spaces = [SearchSpace(family, s.problem, limits, algorithms=[algorithm], overrides=overrides) for s in spaces]
     return covering_sample(spaces, algorithm, strength=1, cost=interpreting_cost, seed=2)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_no_work_item_overwrites_a_tile_that_others_read(tmp_path: Path, stages: int) -> None:
+    """PoCL runs work-items one after the other, and waits for them at the end of a loop, asked or not."""
+    configuration = GEMM.complete(Configuration.of(
+        "local_tile", work_group_m=2, work_group_n=2, micro_tile_m=1, micro_tile_n=1, tile_k=4, vector_width=1,
+        a_load_width=1, b_load_width=1, unroll=4, local_padding=0, stages=stages, sub_group_columns=0, group_rows=0,
+        split_k=1, edges="guard", multiply_add="operator",
+    ))  # fmt: skip
+    oclgrind = Oclgrind("races", tmp_path)
+    with oclgrind.worker:
+        assert oclgrind.findings(Sample(problem=GemmProblem.parse("3,3,12"), configuration=configuration)) == ""
 
 
 @pytest.mark.long

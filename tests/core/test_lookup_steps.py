@@ -298,6 +298,13 @@ def log(tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+def write_misses() -> None:
+    """Write what is noted so far, as the process does when it ends."""
+    noted = MissLog.default()
+    assert noted is not None
+    noted.write()
+
+
 def test_each_size_that_is_missed_is_noted_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = TuningTable.open()
     _, tuned = shipped()
@@ -305,22 +312,19 @@ def test_each_size_that_is_missed_is_noted_once(log: Path, monkeypatch: pytest.M
         opened.find("nvidia-h200", m=77, n=77, k=77)
         opened.find("adreno-730", ReduceProblem(batch=3, channels=5))
     opened.find("nvidia-h200", tuned.problem)
-    assert opened._misses is not None
-    opened._misses.write()
+    write_misses()
     expected = {
         Miss("nvidia-h200", product(77, 77, 77)): 1, Miss("adreno-730", ReduceProblem(batch=3, channels=5)): 1,
     }  # fmt: skip
     assert read_misses(log) == expected
     again = TuningTable.open()
     again.find("nvidia-h200", m=77, n=77, k=77)
-    assert again._misses is opened._misses
-    again._misses.write()
+    write_misses()
     assert read_misses(log) == expected
     monkeypatch.setattr(MissLog, "_OF_THIS_PROCESS", {})  # as in another process
     another = TuningTable.open()
     another.find("nvidia-h200", m=77, n=77, k=77)
-    assert another._misses is not None
-    another._misses.write()
+    write_misses()
     assert read_misses(log)[Miss("nvidia-h200", product(77, 77, 77))] == 2
 
 
@@ -340,11 +344,12 @@ def test_misses_are_written_by_the_dozen_and_when_the_process_ends(log: Path, tm
 def test_nothing_is_noted_of_named_tables_nor_when_turned_off(
     log: Path, lazy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert TuningTable.open(lazy)._misses is None
-    assert TuningTable.open(log_misses=False)._misses is None
-    assert TuningTable([], [])._misses is None
+    tables = [TuningTable.open(lazy), TuningTable.open(log_misses=False), TuningTable([], [])]
     monkeypatch.setenv("AUTOTUNE_MISSES", "0")
-    assert TuningTable.open()._misses is None
+    for table in (*tables, TuningTable.open()):
+        for size in range(1, 33):
+            table.find("adreno-730", m=size, n=1, k=1)
+    assert not log.exists()
 
 
 def test_the_log_is_bounded_and_never_in_the_way(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from autotune.measure.measurer import FRESH_INPUTS, Measurer
 from autotune.measure.operands import Operands
 from autotune.measure.probe import Probe, clipped, group_count
 from autotune.measure.timing import Sample, Stopwatch, Timing
-from autotune.model.configuration import Configuration
+from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.model.problem import Problem
@@ -39,14 +39,15 @@ from autotune.space.search_space import SearchSpace
 from factories import quick_job, spoil_sources
 from invented_port import InventedPort
 
+PACKING = Configuration.of(
+    "dot", work_group_m=1, work_group_n=64, vector_width=4, unroll=1, b_storage="transposed", edges="guard",
+    loads="vload", relaxed_math="off", integer_dot="off",
+)  # fmt: skip
+
 
 def test_a_complete_trial_tells_its_times(pocl: Device, measurer: Measurer) -> None:
     problem = GemmProblem(m=64, n=64, k=64)
-    padded = Configuration.of(
-        "dot", work_group_m=1, work_group_n=64, vector_width=4, unroll=1, b_storage="transposed", edges="guard",
-        loads="vload", relaxed_math="off", integer_dot="off",
-    )  # fmt: skip
-    job = Job(selector=pocl.selector, problem=problem, configuration=padded, samples=3, min_sample_ns=200_000)
+    job = Job(selector=pocl.selector, problem=problem, configuration=PACKING, samples=3, min_sample_ns=200_000)
     measurement = measurer.measure(job).measurement
     assert measurement is not None
     assert len(measurement.samples_ns) == 3
@@ -56,7 +57,7 @@ def test_a_complete_trial_tells_its_times(pocl: Device, measurer: Measurer) -> N
     assert 0 < measurement.error_ratio <= 1
     if measurement.timer is Timer.EVENT:
         assert 0 < measurement.prepare_ns < measurement.time_ns
-    slow = Job(selector=pocl.selector, problem=problem, configuration=padded, give_up_above_ns=1.0)
+    slow = Job(selector=pocl.selector, problem=problem, configuration=PACKING, give_up_above_ns=1.0)
     given_up = measurer.measure(slow).measurement
     assert given_up is not None and len(given_up.samples_ns) == 1
 
@@ -65,6 +66,17 @@ TILE = FAMILY.complete(Configuration.of(
     "microtile", micro_tile_m=4, micro_tile_n=8, vector_width=8, unroll=1, a_vector_width=1, b_storage="buffer",
     work_group_m=1, work_group_n=1, edges="guard", loads="vload", multiply_add="operator", relaxed_math="off",
 ))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_valid"), [("16,24,16", True), ("16,24,16 ldb=26", False), ("16,21,16 ldb=24", False)]
+)
+def test_rows_are_read_as_aligned_only_where_they_and_their_ends_are(pocl: Device, shape: str, is_valid: bool) -> None:
+    """The last micro-tile of a row ends with it. Where it then begins elsewhere, a processor ends the program."""
+    values: dict[str, Value] = {**dict(TILE.values), "vector_width": 4, "loads": "aligned"}
+    violations = FAMILY.violations(GemmProblem.parse(shape), Configuration.of("microtile", **values), pocl.limits)
+    assert [text.partition(":")[0] for text in violations] == ([] if is_valid else ["aligned_rows"])
+
 
 WRONG: dict[str, Callable[[str], str]] = {
     "one term of the sum is missing": lambda s: s.replace("int p = 0;", "int p = 1;"),
@@ -91,6 +103,17 @@ def test_wrong_kernels_are_found(pocl: Device, measurer: Measurer, monkeypatch: 
     assert trial.state is TrialState.WRONG_RESULT, trial.message
     assert trial.measurement is None
     assert trial.time_ns == math.inf
+
+
+@pytest.mark.parametrize(
+    ("ratio", "state"),
+    [(1.0, TrialState.COMPLETE), (1.01, TrialState.WRONG_RESULT), (math.nan, TrialState.WRONG_RESULT)],
+)
+def test_an_error_above_the_tolerance_is_wrong_however_small(
+    pocl: Device, measurer: Measurer, monkeypatch: pytest.MonkeyPatch, ratio: float, state: TrialState
+) -> None:
+    monkeypatch.setattr(GemmCase, "error_ratio", lambda *_: ratio)
+    assert measurer.measure(quick_job(pocl, GemmProblem(m=13, n=24, k=17), TILE)).state is state
 
 
 class FickleSession(Session):
@@ -184,6 +207,20 @@ def test_what_is_written_is_poisoned_before_each_of_many_runs(pocl: Device, monk
     monkeypatch.setattr(Session, "bind", without_arguments)
     lazy = replace(quick_job(pocl, GemmProblem(m=13, n=24, k=17), TILE), verifications=20)
     assert Measurer(Session(pocl.selector)).measure(lazy).state is TrialState.WRONG_RESULT
+
+
+def test_scratch_is_poisoned_before_each_of_many_runs(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = itertools.count(1)
+
+    def forgetting(session: Session, kernels: Any, launches: Sequence[Launch], *others: Any) -> Any:
+        """Leave packing out of every tenth call: what the call before it packed is still there."""
+        first = sum(1 for launch in launches if launch.prepares) if next(bound) % 10 == 0 else 0
+        return BIND(session, kernels[first:], launches[first:], *others)
+
+    monkeypatch.setattr(Session, "bind", forgetting)
+    job = replace(quick_job(pocl, GemmProblem(m=13, n=24, k=17), PACKING), verifications=20, probe=False)
+    trial = Measurer(Session(pocl.selector)).measure(job)
+    assert trial.state is TrialState.WRONG_RESULT, trial.message
 
 
 def test_inputs_that_another_kernel_spoilt_are_brought_anew(pocl: Device) -> None:

@@ -191,11 +191,18 @@ def sub_groups_of_one(source: str) -> str:
 
 
 def shuffle_through_local_memory(source: str) -> str:
-    source = re.sub(r"float from_lane.*?\n}\n", "", source, flags=re.DOTALL)
+    """Exchange values as PTX describes its instruction: a lane beyond the last one that `c` allows is not read."""
+    source = re.sub(
+        r"float from_lane[^}]*?shfl\.sync\.bfly\.b32 %0, %1, %2, (\w+), 0xffffffff;.*?\n}\n",
+        r"#define LAST_LANE(lane) (((lane) & (\1 >> 8)) | (\1 & 31 & ~(\1 >> 8)))\n",
+        source,
+        flags=re.DOTALL,
+    )
     source = source.replace("    const uint item =", "    __local float seen[1024];\n    const uint item =")
     exchanged, count = re.subn(
         r"total = join\(total, from_lane\(total, (\d+)\)\);",
-        r"seen[item] = total; barrier(CLK_LOCAL_MEM_FENCE); const float other_\1 = seen[item ^ \1]; "
+        r"seen[item] = total; barrier(CLK_LOCAL_MEM_FENCE); "
+        r"const float other_\1 = (item ^ \1) % 32 <= LAST_LANE(item % 32) ? seen[item ^ \1] : total; "
         r"barrier(CLK_LOCAL_MEM_FENCE); total = join(total, other_\1);",
         source,
     )

@@ -116,7 +116,6 @@ def test_a_search_survives_every_fault_of_kernels_and_drivers(pocl: Device, stor
     assert store.in_flight() == []
 
 
-@pytest.mark.long
 def test_a_failure_in_a_used_context_is_judged_again_in_a_fresh_one(pocl: Device) -> None:
     job = Job(selector=pocl.selector, problem=PROBLEM, configuration=FAMILY.baseline, samples=1, min_sample_ns=1000)
     with Worker(EVIL) as worker:

@@ -126,6 +126,8 @@ def test_numpy_products_in_every_layout_said_or_seen(gemm: Gemm, trans_a: bool, 
     assert np.array_equal(gemm(stored_a, stored_b, trans_a=trans_a, trans_b=trans_b), expected)
     seen = gemm(stored_a.T if trans_a else stored_a, stored_b.T if trans_b else stored_b)
     assert np.array_equal(seen, expected)
+    both = gemm(a.T if trans_a else a, b.T if trans_b else b, trans_a=trans_a, trans_b=trans_b)
+    assert np.array_equal(both, expected), "twice transposed is not transposed"
 
 
 @pytest.mark.parametrize(
@@ -175,6 +177,16 @@ def test_pyopencl_arrays_with_pitches_offsets_and_a_batch(gemm: Gemm) -> None:
     gemm(on_a[0][:, :20], on_b[0][:, :13], out, beta=1)
     assert np.array_equal(out.get(), product(a[0][:, :20], b[0][:, :13]) + 1)
     assert gemm.stats.bytes_copied == copied
+
+
+def test_one_b_for_a_batch_needs_matrices_directly_after_another(gemm: Gemm) -> None:
+    a, b = matrix(3, 9, 20), matrix(20, 13)
+    on_a, on_b = cla.to_device(gemm.queue, a), cla.to_device(gemm.queue, b)
+    assert np.array_equal(gemm(on_a, on_b).get(), product(a, b))
+    with pytest.raises(ProblemError, match="one b for a batch"):
+        gemm(on_a[:, :8], on_b)
+    with pytest.raises(ProblemError, match="one b for a batch"):
+        gemm(on_a, on_b, cla.zeros(gemm.queue, (3, 10, 13), np.float32)[:, :9])
 
 
 def test_a_transposed_pyopencl_array(gemm: Gemm) -> None:
@@ -794,6 +806,7 @@ def test_the_host_does_what_it_was_measured_to_do_faster(make: Callable[..., Gem
     gemm(cla.to_device(gemm.queue, a), cla.to_device(gemm.queue, b))
     gemm(matrix(300, 20), matrix(20, 300))
     assert gemm.stats.host_products == 2
+    assert np.array_equal(gemm(a, b, alpha=3), 3 * product(a, b)) and gemm.stats.host_products == 3
 
 
 def test_the_host_gets_no_more_operations_than_it_was_faster_at() -> None:

@@ -371,8 +371,7 @@ def test_a_source_of_other_parameters_is_left_out() -> None:
     in_words = Configuration.of("microtile", **{**dict(space[0].values), "unroll": "off"})
     for other in (Configuration.of("elsewhere", x=1), in_words):
         source = Source(name="other", configurations=(other,) * 5, log_times=(1.0,) * 5)
-        assert Explorer(space, 0, [source])._sources == []
-        assert len(asked_rows(ModelProposer(space, 0, [source]), 3)) == 3
+        assert asked_rows(ModelProposer(space, 0, [source]), 3) == asked_rows(ModelProposer(space, 0), 3)
 
 
 def test_every_search_is_an_optuna_study_of_rows() -> None:

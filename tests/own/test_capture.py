@@ -22,6 +22,7 @@ from autotune.measure.worker import Worker
 from autotune.model.device import Device
 from autotune.model.trial import TrialState
 from autotune.own.capture import recording
+from autotune.own.capture.conversion import Conversion
 from autotune.own.capture.proposals import Proposal, guarded, propose, split_options, text_of
 from autotune.own.capture.recording import build_library
 from autotune.own.tuning import use_file
@@ -366,6 +367,25 @@ def test_what_cannot_be_captured_is_refused_with_a_hint(
     monkeypatch.setenv("CC", str(broken))
     with pytest.raises(UsageError, match="cannot build the recording library: wrong"):
         build_library()
+
+
+def test_options_of_a_program_are_kept_as_they_are(tmp_path: Path) -> None:
+    """Braces too, which in a kernel file enclose names."""
+    (tmp_path / "f.cl").write_text("__kernel void f(__global int *a) { const int all[] = ALL; a[0] = all[0]; }\n")
+    for name in ("before", "after"):
+        (tmp_path / name).write_text(f"{name:>8}")
+    changed = recording.Argument(
+        name="a", type="int*", address=cl.kernel_arg_address_qualifier.GLOBAL, qualifier=0,
+        access=cl.kernel_arg_access_qualifier.NONE, size=8, value=b"", memory=1, parent=1,
+        bytes=8, object=cl.mem_object_type.BUFFER, before=tmp_path / "before", after=tmp_path / "after",
+    )  # fmt: skip
+    launch = recording.Launch(
+        kernel="f", source=tmp_path / "f.cl", options="-DALL={1,2} -cl-mad-enable", device="", global_size=(1,),
+        local_size=(1,), offset=(), obstacle="", runs=1, time_ns=1.0, folder=tmp_path, arguments=(changed,),
+    )  # fmt: skip
+    family = use_file(Conversion(launch, "f", "captured").write(tmp_path / "out"))
+    options = family.further_options(family.usual, family.requests[0].problem.to_dict())
+    assert options == ["-DALL={1,2}", "-cl-mad-enable"]
 
 
 def proposed(source: str, items: tuple[int, ...], group: tuple[int, ...] = (), **sizes: int) -> Proposal:

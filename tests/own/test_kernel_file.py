@@ -350,10 +350,11 @@ def test_sizes_may_have_an_x_in_their_names(folder: Path) -> None:
             family.problem_type.parse(text)
 
 
-def test_another_launch_is_another_version_of_the_space(folder: Path) -> None:
+def test_another_launch_or_option_is_another_version_of_the_space(folder: Path) -> None:
     version = family_of(folder).space_version
     assert family_of(folder, FILE.replace("[1, 2, 4]", "[1, 2, 4, 8]")).space_version == version
     assert family_of(folder, FILE.replace("n, PER_ITEM), GROUP)", "n, PER_ITEM), 64)")).space_version != version
+    assert family_of(folder, f'build_options = ["-cl-mad-enable"]\n{FILE}').space_version != version
 
 
 def test_parameters_replace_the_defines_of_the_source(folder: Path) -> None:
@@ -1001,7 +1002,6 @@ def test_exports_give_the_choice_to_a_c_program(folder: Path, pocl: Device, caps
     assert found == [*(line.partition(" scale ")[2] for line in lines), "-DGROUP=32 -DPER_ITEM=1"]
 
 
-@pytest.mark.long
 def test_the_choice_of_a_c_program_meets_the_constraints(folder: Path) -> None:
     """As the lookup does where it knows winners of similar sizes; a limit of the device is known at the export."""
     from factories import device, winner  # here, since a function of this module is run by itself

@@ -1,11 +1,15 @@
 """What the host makes of the frames of an agent: a thread of this process that answers as one with one device does."""
 
+import ctypes
 import hashlib
 import os
+import shutil
 import signal
 import struct
+import subprocess
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -243,3 +247,23 @@ def test_number_that_its_type_does_not_hold_is_not_sent() -> None:
     for number in numbers:
         with pytest.raises(LaunchError, match="which int32 does not hold"):
             _value(3, np.int32, number)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler here")
+def test_an_agent_rounds_to_half_precision_as_numpy_does(tmp_path: Path) -> None:
+    """What it draws must be what the host draws from the same seed, bit by bit; one of thousands is in the middle."""
+    loop = "for (size_t i = 0; i < count; i++) to[i] = half_of(from[i]);"
+    exported = '__attribute__((visibility("default"))) void halves(const float *from, uint16_t *to, size_t count)'
+    (tmp_path / "halves.c").write_text(f'#include "random.c"\n{exported} {{ {loop} }}\n')
+    library = tmp_path / "halves.so"
+    alone = ("-shared", "-fPIC", "-fvisibility=hidden", "-ffunction-sections", "-Wl,--gc-sections")
+    options = ("-std=c99", "-D_POSIX_C_SOURCE=200809L", *alone, "-I", str(FOLDER))
+    subprocess.run(["gcc", *options, "-o", str(library), str(tmp_path / "halves.c")], check=True)
+    numbers = np.arange(-(2**23), 2**23, 2**6 + 1, dtype=np.float32)
+    middles = np.arange(-(2**12) + 1, 2**12, 2, dtype=np.float32)
+    for values in (numbers / 2**23, middles / 2**12, middles / 2**14, middles / 2**23):
+        found = np.empty(values.shape, np.float16)
+        ctypes.CDLL(str(library)).halves(
+            ctypes.c_void_p(values.ctypes.data), ctypes.c_void_p(found.ctypes.data), ctypes.c_size_t(values.size)
+        )
+        assert np.array_equal(found.view(np.uint16), values.astype(np.float16).view(np.uint16))

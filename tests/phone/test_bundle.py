@@ -925,6 +925,15 @@ def test_no_trial_is_in_hand_while_another_is_set_up(imitation: Imitation) -> No
             in_hand = None
 
 
+@pytest.mark.parametrize("kind", ["TIMED", "CHECKED"])
+def test_an_agent_that_ended_between_two_trials_blames_none(imitation: Imitation, tmp_path: Path, kind: str) -> None:
+    frames = frames_in(imitation[3])
+    last = next(place for place, frame in enumerate(frames) if frame[0] == CONSTANTS[kind])
+    (tmp_path / NAME).write_bytes(_joined(frames[: last + 1]))
+    assert _imitated(imitation, tmp_path).returncode == 0
+    assert not _kinds(tmp_path / NAME)["FAILED"]
+
+
 def test_a_finalist_whose_memory_cannot_be_freed_ends_the_agent_once(imitation: Imitation, tmp_path: Path) -> None:
     """The first finalist passes; the others fail their second check, and freeing their memory ends the agent."""
     changed: list[bytes] = []

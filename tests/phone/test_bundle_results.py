@@ -82,6 +82,11 @@ def test_outputs_that_did_not_come_along_prove_nothing(result: Result, store: St
     assert found.outcomes[0].winner and found.outcomes[0].winner.configuration == DEFAULT
 
 
+def test_what_is_wrong_in_the_second_check_alone_is_wrong(result: Result, store: Store) -> None:
+    result.contents[11] = output(SEEDS[1], error=1.0)
+    assert states(store, collect(result, store))[OTHERS[0]] is TrialState.WRONG_RESULT
+
+
 def test_stray_writes_are_wrong(result: Result, store: Store) -> None:
     result.contents[10] = memoryview(bytes(result.contents[10][:-4]) + bytes(4))
     assert states(store, collect(result, store))[OTHERS[0]] is TrialState.WRONG_RESULT

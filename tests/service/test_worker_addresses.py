@@ -133,6 +133,25 @@ def test_trial_given_again_is_not_measured_again(monkeypatch: pytest.MonkeyPatch
     assert worker.jobs == [job]
 
 
+def test_result_is_delivered_until_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(selector="0:0", problem=GemmProblem(m=96, n=96, k=96), configuration=FAMILY.baseline)
+    given, delivered = {"id": "0" * 16, "job": plain_job(job)}, list[str]()
+    offer = Offer(invented_worker("http://127.0.0.1:1"), DEVICE, FakeWorker(invented_time), lambda _: None)
+    turns = 0
+
+    def call(self: Connection, method: str, path: str, body: Any = None, **_: Any) -> Any:
+        nonlocal turns
+        turns += path.endswith("/turn")
+        results = (body or {}).get("results", [])
+        delivered.extend(result["id"] for result in results)
+        offer.is_stopping = len(delivered) >= 3 or turns > 9
+        return {"id": "w1", "trial": given if turns == 1 else None, "is_stored": len(delivered) != 1}
+
+    monkeypatch.setattr(Connection, "call", call)
+    offer.serve()
+    assert delivered == [given["id"]] * 2
+
+
 @pytest.mark.long
 def test_worker_stays_with_one_service_and_skips_dead_addresses_without_a_pause(
     tmp_path: Path, ports: tuple[int, int], monkeypatch: pytest.MonkeyPatch

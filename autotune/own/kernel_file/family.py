@@ -18,7 +18,7 @@ from autotune.model.device import DeviceLimits
 from autotune.model.plan import Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
-from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, LaunchEntry
+from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, LaunchEntry, names_in
 from autotune.own.kernel_file.reading import BESIDE_SIZES, parts, read_kernel_file
 from autotune.own.kernel_file.signature import check_signatures
 from autotune.own.kernel_file.source import template_of
@@ -181,7 +181,7 @@ class FileFamily(KernelFamily):
         defines = {name: Expression(str(formula)) for name, formula in self.file.defines.items()}
         known = {name: value(values) for name, value in defines.items() if value.names <= values.keys()}
         found = [f"-D{name}={int(value) if isinstance(value, bool) else value}" for name, value in known.items()]
-        names = {option: set(re.findall(r"\{(\w+)\}", option)) for option in self.file.build_options}
+        names = {option: names_in(option) for option in self.file.build_options}
         return [*found, *(option.format_map(values) for option in names if names[option] <= values.keys())]
 
     def candidates(

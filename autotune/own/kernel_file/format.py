@@ -3,9 +3,11 @@
 `KernelFile.read` treats it as hostile input. Errors name the file, the line and the key.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Formatter
 from typing import Annotated, ClassVar
 
 from autotune.codec import LOCAL, Bounds, Items, Pattern
@@ -162,7 +164,7 @@ class KernelFile:
     defines: Mapping[str, Formula] = field(default_factory=dict)
     """Further ``#define`` lines: a formula each."""
     build_options: tuple[str, ...] = ()
-    """A list of options of the compiler, in which ``{name}`` stands for a parameter or a size."""
+    """A list of options of the compiler, in which ``{name}`` stands for a parameter or a size, ``{{`` for a brace."""
     arguments: Mapping[str, ArgumentEntry]
     default: Mapping[str, Choice] = field(default_factory=dict)
     """What is used now, measured first; the first value of each parameter that is left out."""
@@ -198,3 +200,14 @@ class KernelFile:
     @property
     def outputs(self) -> list[str]:
         return [name for name, entry in self.arguments.items() if entry.access in ("out", "inout")]
+
+
+def names_in(option: str) -> set[str]:
+    """Return the names in the braces of a compiler's option; doubled braces stand for themselves.
+
+    Raises ValueError for other braces.
+    """
+    fields = [(name, spec, conversion) for _, name, spec, conversion in Formatter().parse(option) if name is not None]
+    if any(spec or conversion or not re.fullmatch(r"\w+", name) for name, spec, conversion in fields):
+        raise ValueError("braces stand for names")
+    return {name for name, _, _ in fields}

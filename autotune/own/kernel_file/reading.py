@@ -13,7 +13,7 @@ from autotune.codec import Node, parse, read, read_file, visible
 from autotune.errors import ConfigurationError, TableError, UsageError, did_you_mean
 from autotune.model.device import DeviceLimits
 from autotune.model.problem import ELEMENT_TYPES, Problem
-from autotune.own.kernel_file.format import NAME, REFERENCE, ArgumentEntry, KernelFile, LaunchEntry
+from autotune.own.kernel_file.format import NAME, REFERENCE, ArgumentEntry, KernelFile, LaunchEntry, names_in
 from autotune.space.expression import Expression
 from autotune.space.plan_formula import parts_of
 
@@ -184,9 +184,11 @@ def _formulas(file: KernelFile) -> Faults:
             is_text = re.fullmatch(r"[A-Za-z_][\w ]*", str(formula))
             yield key, f"{message}; a text has quotes of its own: \"'{formula}'\"" if is_text else message
     for option in file.build_options:
-        names = set(re.findall(r"\{(\w+)\}", option))
-        if re.search(r"[{}]", re.sub(r"\{\w+\}", "", option)):
-            yield "build_options", f"{option[:80]!r}: braces stand for names, such as {{TILE}}"
+        try:
+            names = names_in(option)
+        except ValueError:
+            yield "build_options", f"{option[:80]!r}: braces stand for names, such as {{TILE}}, unless they are doubled"
+            continue
         for name in sorted(names - known):
             yield "build_options", f"{option[:80]!r} uses {name}, which is not known here{_guess(name, known)}"
     yield from _faults_of("work.flops", file.work.flops, sizes)
