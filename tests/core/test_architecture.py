@@ -56,6 +56,8 @@ OWNERS = {
     "procrastinate": {"service/store/shared_queue.py", "service/store/procrastinate_calls.py"},
     "optuna": {"propose/study.py"},
     "rich": {"display"},
+    "tree_sitter": {"own/kernel_file/syntax.py"},
+    "tree_sitter_c": {"own/kernel_file/syntax.py"},
     "fastapi": {"service"},
     "markdown_it": {"service/manual_pages.py"},
     "starlette": {"service"},

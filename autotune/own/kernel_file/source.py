@@ -76,7 +76,7 @@ def with_includes(path: Path, folder: Path | None = None) -> str:
             count += 1
             if count > _MOST_INCLUDED:
                 raise UsageError(f"{path} includes more than {_MOST_INCLUDED} files, perhaps itself")
-            other = inside(root, str(beside))
+            other = inside(root, str(beside.resolve()))
             if other in holders and _ONCE.search(read_text(other)):
                 return ""
             return once(of(other, holders), other.relative_to(root.resolve()).as_posix())

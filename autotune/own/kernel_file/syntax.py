@@ -1,0 +1,379 @@
+"""Kernels that a source of OpenCL C defines: their arguments, work-groups, and the functions that they call.
+
+The source is parsed as C, with words of C in place of the qualifiers of OpenCL C. They are as long, so that places in
+the text stay the same.
+"""
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import tree_sitter_c
+from tree_sitter import Language, Node, Parser, Point, Range
+
+from autotune.model.problem import ELEMENT_TYPES
+from autotune.own.kernel_file.preprocessor import Preprocessed
+
+C_TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items()}
+"""Our names of the types of OpenCL C."""
+_OTHERS = {"unsigned": "uint32", "size_t": "uint64", "bool": "uint8", "void": "uint8"}
+_KERNEL = {"kernel": "extern", "__kernel": "register"}
+_SPACES = ("global", "local", "constant", "private", "generic", "read_only", "write_only", "read_write")
+_WORDS = {
+    **_KERNEL,
+    **{start + word: "const".ljust(len(start + word)) for word in _SPACES for start in ("", "__")},
+    "__restrict": "restrict  ",
+    "pipe": "    ",
+}
+"""What stands in their place for the parser."""
+_REPLACED = re.compile(rf"\b(?:{'|'.join(_WORDS)})\b")
+_BEGINNING = re.compile(
+    r"(?:__attribute__\s*\(\([^{};]{0,300}?\)\)\s*)*(?:\b(?:void|static|inline)\s+)*\b(?:__)?kernel\b"
+)
+"""How the head of a kernel begins."""
+_HALF = re.compile(r"(?<=[0-9.])[hH]\b")
+"""What ends a number of half precision."""
+REQUIRED = re.compile(r"reqd_work_group_size\s*\(([^()]*)\)")
+_MOST_HELPERS = 50
+"""Functions of the source that are read with a kernel that calls them."""
+_TARGETS = (
+    "subscript_expression",
+    "pointer_expression",
+    "field_expression",
+    "parenthesized_expression",
+    "cast_expression",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Argument:
+    """An argument as a kernel declares it."""
+
+    name: str
+    """Empty where a macro that is not known stands for it."""
+    type: str
+    """Name in OpenCL C, without qualifiers."""
+    text: str
+    """The whole declaration, as the source has it."""
+    words: frozenset[str]
+    """Qualifiers without their underscores; of a pointer those of what it points to."""
+    is_pointer: bool
+    length: str
+    """Of an array, as it is declared; else empty."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """What it points to is constant or local."""
+        return not self.words.isdisjoint(("const", "constant", "local"))
+
+    @property
+    def is_image(self) -> bool:
+        """It is an image of any kind."""
+        return self.type.startswith("image")
+
+    @property
+    def element(self) -> tuple[str, int]:
+        """The type of the elements, and how many there are in one of the argument's type."""
+        found = re.fullmatch(r"([a-z]+)(2|3|4|8|16)?", self.type)
+        name = C_TYPES.get(found[1]) if found else None
+        if found and name:
+            return name, {"": 1, "3": 4}.get(found[2] or "", int(found[2] or 1))
+        return _OTHERS.get(self.type, "uint8"), 1
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A node of the tree with its parent, and its role there."""
+
+    node: Node
+    parent: Node
+    role: str | None
+
+    @property
+    def is_declared(self) -> bool:
+        return self.role == "declarator" or (self.role == "name" and self.parent.type == "enumerator")
+
+
+class Code:
+    """A part of a source: what is read from and written to there."""
+
+    def __init__(self, unit: "Unit", parts: Sequence[_Part] = (), text: str = "") -> None:
+        self.text = text
+        self._unit = unit
+        self._parts = parts
+
+    def __add__(self, other: "Code") -> "Code":
+        return Code(self._unit, [*self._parts, *other._parts], f"{self.text}\n{other.text}".strip())
+
+    def of_kind(self, *kinds: str) -> list[Node]:
+        return [part.node for part in self._parts if part.node.type in kinds]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of values that are used, in order, not those of functions that are called."""
+        found = (part for part in self._parts if part.node.type == "identifier" and not part.is_declared)
+        return list(dict.fromkeys(self._unit.text_of(part.node) for part in found if part.role != "function"))
+
+    @cached_property
+    def calls(self) -> list[tuple[str, list[Node]]]:
+        """Names of functions that are called, with the arguments."""
+        found = []
+        for node in self.of_kind("call_expression"):
+            function, arguments = node.child_by_field_name("function"), node.child_by_field_name("arguments")
+            if function and arguments and function.type == "identifier":
+                found.append((self._unit.text_of(function), arguments.named_children))
+        return found
+
+    def asked(self, what: str) -> int:
+        """Return how many dimensions it asks for its place in, by functions such as ``get_global_id``."""
+        numbers = [
+            self._unit.text_of(arguments[0])
+            for name, arguments in self.calls
+            if arguments and re.fullmatch(rf"get_(?:{what})_\w+", name)
+        ]
+        return max((int(number) for number in numbers if number in ("0", "1", "2")), default=0) + 1
+
+    def _made_from(self, name: str) -> set[str]:
+        """Return the name, and those of pointers that are made from it."""
+        found = {name}
+        for node in self.of_kind("init_declarator"):
+            declarator, value = node.child_by_field_name("declarator"), node.child_by_field_name("value")
+            is_pointer = declarator is not None and declarator.type == "pointer_declarator"
+            if is_pointer and declarator and value and found & self._words(value):
+                found |= self._words(declarator) - {"const", "restrict"}
+        return found
+
+    def _words(self, node: Node) -> set[str]:
+        return {*re.findall(r"\w+", self._unit.text_of(node))}
+
+    def access(self, name: str) -> tuple[bool, bool]:
+        """Return whether memory of this name is written to, and whether what is there is used, by reading or adding."""
+        made = self._made_from(name)
+        targets: set[int] = set()
+        is_written = is_used = False
+        for node in self.of_kind("assignment_expression", "update_expression"):
+            target = node.child_by_field_name("left") or node.child_by_field_name("argument")
+            if target is None or self._base(target) not in made or target.type == "identifier":
+                continue
+            operator = node.child_by_field_name("operator")
+            is_written = True
+            is_used |= operator is None or operator.type != "="
+            targets.add(_element(target).start_byte)
+        for function, arguments in self.calls:
+            kind = re.match("vstore|write_image|atom|vload", function)
+            if kind and any(made & self._words(one) for one in arguments):
+                is_written |= kind[0] != "vload"
+                is_used |= kind[0] in ("vload", "atom")
+        read = self.of_kind("subscript_expression", "pointer_expression")
+        for node in read:
+            if self._unit.text_of(node)[0] == "&" and (pointed := node.child_by_field_name("argument")):
+                targets |= {node.start_byte, _element(pointed).start_byte}
+        is_used |= any(node.start_byte not in targets and self._base(node) in made for node in read)
+        return is_written, is_used
+
+    def _base(self, node: Node | None) -> str:
+        """Return the name of what an expression points into."""
+        while node is not None and node.type != "identifier":
+            if node.type == "binary_expression":
+                node = node.child_by_field_name("left")
+            elif node.type in _TARGETS:
+                named = node.child_by_field_name("argument") or node.child_by_field_name("value")
+                node = named or next(iter(node.named_children), None)
+            else:
+                return ""
+        return self._unit.text_of(node) if node else ""
+
+    def type_read_as(self, argument: Argument) -> str:
+        """Return the type that a pointer to bytes is converted to where it is used; else its own."""
+        if not argument.is_pointer or argument.type not in ("char", "uchar", "void"):
+            return argument.type
+        for node in self.of_kind("cast_expression"):
+            made, value = node.child_by_field_name("type"), node.child_by_field_name("value")
+            named = made.child_by_field_name("type") if made else None
+            if made is None or value is None or named is None or made.child_by_field_name("declarator") is None:
+                continue
+            kind = self._unit.text_of(named)
+            if kind not in ("char", "uchar", "void") and re.search(rf"\b{argument.name}\b", self._unit.text_of(value)):
+                return kind
+        return argument.type
+
+
+def _element(node: Node) -> Node:
+    """Return the element of memory of which an expression is a component."""
+    while node.type in ("field_expression", "parenthesized_expression"):
+        node = node.named_children[0]
+    return node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A kernel that a source defines."""
+
+    name: str
+    arguments: Sequence[Argument]
+    required: str
+    """The work-group that its attribute requires, as the source writes it; else empty."""
+    code: Code
+    """Its head and body."""
+
+
+class Unit:
+    """A source of OpenCL C as the preprocessor leaves it, parsed."""
+
+    def __init__(self, preprocessed: Preprocessed) -> None:
+        self._preprocessed = preprocessed
+        self.text = preprocessed.text
+        as_c = _HALF.sub("f", _REPLACED.sub(lambda word: _WORDS[word[0]], self.text)).encode("ascii", "replace")
+        # Each kernel is parsed for itself, so that what is no C before one is no error in the others.
+        starts = [0, *(found.start() for found in _BEGINNING.finditer(self.text))]
+        ranges = zip(starts, [*starts[1:], len(as_c)], strict=True)
+        self._parts = [part for start, end in ranges for part in _parts(_parsed(as_c, start, end))]
+        self._starts = [part.node.start_byte for part in self._parts]
+
+    def text_of(self, node: Node) -> str:
+        return self.text[node.start_byte : node.end_byte]
+
+    def _code(self, start: int, end: int) -> Code:
+        parts = self._parts[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
+        return Code(self, parts, self.text[start:end])
+
+    @cached_property
+    def declared(self) -> set[str]:
+        """Names that anything declares."""
+        return {self.text_of(part.node) for part in self._parts if part.is_declared}
+
+    @cached_property
+    def kernels(self) -> list[Kernel]:
+        heads = [head for head in map(self._head, self._of_kind("function_declarator")) if head]
+        ends = [*(start for start, _, _ in heads[1:]), len(self.text)]
+        return [self._kernel(*head, end) for head, end in zip(heads, ends, strict=False)]
+
+    def _of_kind(self, kind: str) -> list[Node]:
+        return [part.node for part in self._parts if part.node.type == kind]
+
+    def _head(self, node: Node) -> tuple[int, Node, int] | None:
+        """Return where the head of a kernel begins, what declares its name and arguments, and where its body begins."""
+        name, parent = node.child_by_field_name("declarator"), node.parent
+        start, before = node.start_byte, node.prev_sibling
+        is_kernel = False
+        while before is not None and before.type not in (";", "{", "}", "function_definition", "declaration"):
+            is_kernel |= before.type == "storage_class_specifier" and self.text_of(before) in _KERNEL
+            start, before = before.start_byte, before.prev_sibling
+        body = re.compile(r"(?:\s|__attribute__\s*\(\([^{};]*?\)\))*\{").match(self.text, node.end_byte)
+        if not is_kernel or parent is None or name is None or name.type != "identifier" or not body:
+            return None
+        return start, node, body.end() - 1
+
+    def _kernel(self, start: int, head: Node, body: int, end: int) -> Kernel:
+        name, parameters = head.child_by_field_name("declarator"), head.child_by_field_name("parameters")
+        assert name and parameters
+        if head.parent and head.parent.type == "function_definition":
+            end = head.parent.end_byte
+        required = REQUIRED.search(self.text, start, body)
+        return Kernel(
+            name=self.text_of(name),
+            arguments=[*self._arguments(parameters)],
+            required=required[1] if required else "",
+            code=self._code(start, end),
+        )
+
+    def _arguments(self, parameters: Node) -> Iterator[Argument]:
+        start = parameters.start_byte + 1
+        for child in parameters.children:
+            if child.type in (",", ")") and child.start_byte >= start:
+                part = self.text[start : child.start_byte]
+                if part.strip() not in ("", "void"):
+                    begin = start + len(part) - len(part.lstrip())
+                    yield self._argument(part, self._preprocessed.origin(begin, start + len(part.rstrip())), self.types)
+                start = child.end_byte
+
+    def _argument(self, declaration: str, text: str, meanings: Mapping[str, Argument]) -> Argument:
+        plain = re.sub(r"__attribute__\s*\(\(.*?\)\)|\[[^\]]*\]", "", declaration)
+        length = re.search(r"\[\s*((?!restrict|const)\w[^\]]*)\]", declaration)
+        named = [word for word in re.findall(r"\w+", plain) if not _QUALIFIER.fullmatch(word)]
+        before = re.findall(r"\w+", plain.partition("*")[0])
+        types = [
+            word for word in before if word in named and word not in ("int", "unsigned", "signed", "struct", "enum")
+        ]
+        types = types if "*" in plain else types[:-1]
+        kind = f"{'u' if 'unsigned' in before else ''}{types[-1] if types else 'int'}"
+        meaning = meanings.get(kind) if "enum" not in before else None
+        words = {word.removeprefix("__") for word in before if _QUALIFIER.fullmatch(word)}
+        return Argument(
+            name=named[-1] if named else "unnamed",
+            type="int" if "enum" in before else meaning.type if meaning else kind if len(named) > 1 else "",
+            text=text,
+            words=frozenset(words | (meaning.words if meaning else set())),
+            is_pointer="*" in plain or "[" in declaration or (meaning is not None and meaning.is_pointer),
+            length=length[1].strip() if length else "",
+        )
+
+    @cached_property
+    def types(self) -> dict[str, Argument]:
+        """What names of types stand for, the first meaning of each."""
+        found: dict[str, Argument] = {}
+        for node in self._of_kind("type_definition"):
+            text = self.text_of(node).removeprefix("typedef").removesuffix(";").strip()
+            if "{" not in text and "(" not in text:
+                meaning = self._argument(text, text, found)
+                found.setdefault(meaning.name, meaning)
+        return found
+
+    def helpers(self, code: Code) -> Code:
+        """Return the functions that a part of the source calls, and those that these call."""
+        found: dict[str, Code] = {}
+        left = [code]
+        while left:
+            for name, _ in left.pop().calls:
+                if name in self._functions and name not in found and len(found) < _MOST_HELPERS:
+                    node = self._functions[name]
+                    found[name] = self._code(node.start_byte, node.end_byte)
+                    left.append(found[name])
+        return sum(found.values(), Code(self))
+
+    @cached_property
+    def _functions(self) -> dict[str, Node]:
+        found = {}
+        for node in self._of_kind("function_definition"):
+            declarator = node.child_by_field_name("declarator")
+            name = declarator.child_by_field_name("declarator") if declarator else None
+            if name is not None:
+                found[self.text_of(name)] = node
+        return found
+
+
+_QUALIFIER = re.compile(
+    r"(?:__)?(?:const|volatile|global|local|constant|private|generic|read_only|write_only|read_write)|unsigned|signed"
+    r"|(?:__)?restrict(?:__)?"
+)
+
+
+@cache
+def _language() -> Language:
+    return Language(tree_sitter_c.language())
+
+
+def _parsed(text: bytes, start: int, end: int) -> Node:
+    """Return the tree of a part of a text, in which places are those of the whole."""
+    part = Range(start_point=Point(0, start), end_point=Point(0, end), start_byte=start, end_byte=end)
+    return Parser(_language(), included_ranges=[part]).parse(text).root_node
+
+
+def _parts(root: Node) -> Iterator[_Part]:
+    """Yield all nodes with a name, in order of their beginnings, parents first."""
+    cursor = root.walk()
+    parents = [root]
+    while True:
+        if cursor.node is not None and cursor.node.is_named and not cursor.node.is_missing:
+            yield _Part(cursor.node, parents[-1], cursor.field_name)
+        node = cursor.node
+        is_attribute = node is not None and node.type == "attribute_specifier"
+        if not is_attribute and cursor.goto_first_child():
+            parents.append(node or root)
+            continue
+        while not cursor.goto_next_sibling():
+            if not cursor.goto_parent():
+                return
+            parents.pop()
