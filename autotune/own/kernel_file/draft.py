@@ -11,7 +11,7 @@ from autotune.model.problem import ELEMENT_TYPES, Problem
 from autotune.own.kernel_file.preprocessor import OF_COMPILER, preprocess, without_comments
 from autotune.own.kernel_file.reading import RESERVED
 from autotune.own.kernel_file.source import with_includes
-from autotune.own.kernel_file.syntax import REQUIRED, Argument, Code, Kernel, Unit
+from autotune.own.kernel_file.syntax import REQUIRED, Argument, Code, Function, Unit
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d{1,6})[uU]?\)?[ \t]*$", re.MULTILINE)
 _OF_LANGUAGE = re.compile(
@@ -60,7 +60,7 @@ class _Draft:
 
     source: str
     text: str
-    kernel: Kernel
+    kernel: Function
     kernels: list[str]
     unit: Unit
     """The source with all that conditions of the preprocessor choose from."""
@@ -68,7 +68,7 @@ class _Draft:
     # What the source tells
 
     @cached_property
-    def _same(self) -> list[Kernel]:
+    def _same(self) -> list[Function]:
         return [kernel for kernel in self.unit.kernels if kernel.name == self.kernel.name] or [self.kernel]
 
     @cached_property

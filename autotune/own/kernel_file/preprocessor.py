@@ -22,12 +22,11 @@ _NAME = re.compile(r"\b(?!defined\b)[A-Za-z_]\w*")
 NUMBER = re.compile(r"\(?(\d{1,9})[uU]?\)?")
 OF_COMPILER = re.compile("__|cl_|CL_")
 """How names begin that the compiler may define."""
-_MOST_TOKENS = 300_000
+_MOST_TOKENS = 100_000
 """Results of macros, in one source: more are left as they are."""
 _MOST_OF_CALL = 5_000
-_COST_OF_LOOKING = 100
-"""Counts as so many tokens: looking for the end of a call that has none."""
-_DEEPEST = 20
+"""Tokens of a call; a longer one, or one without an end, is none."""
+_DEEPEST = 8
 """Macros in arguments of macros."""
 _LONGEST_CONDITION = 500
 
@@ -45,7 +44,7 @@ class _Token:
 @dataclass(frozen=True)
 class _Macro:
     parameters: Sequence[str] | None
-    value: Sequence[_Token]
+    value: str
     number: str
     """Its value, if that is a number."""
 
@@ -87,8 +86,9 @@ def preprocess(source: str, is_unknown: Callable[[str], bool], assumed: bool | N
     starts = [0]
     for token in tokens:
         starts.append(starts[-1] + len(token.text))
-    text = "".join(token.text for token in tokens)
-    return Preprocessed(text=text, origins=tokens or [_Token("", 0, 0)], _source=source, _starts=starts[:-1] or [0])
+    return Preprocessed(
+        text=_text(tokens), origins=tokens or [_Token("", 0, 0)], _source=source, _starts=starts[:-1] or [0]
+    )
 
 
 def _tokens(text: str, start: int = 0, end: int | None = None) -> Iterator[_Token]:
@@ -135,7 +135,7 @@ class _Preprocessor:
         value = made[3].strip()
         number = NUMBER.fullmatch(value)
         parameters = None if made[2] is None else [name.strip() for name in made[2].split(",")]
-        macro = _Macro(parameters, [*_tokens(value)], number[1] if number and parameters is None else "")
+        macro = _Macro(parameters, value, number[1] if number and parameters is None else "")
         self.macros.setdefault(made[1], macro)
 
     def _is_met(self, word: str, condition: str) -> bool | None:
@@ -145,7 +145,7 @@ class _Preprocessor:
         if len(condition) > _LONGEST_CONDITION or any(map(self.is_unknown, _NAME.findall(condition))):
             return self.assumed
         asked = _DEFINED.sub(lambda found: str(int(found[1] in self.macros)), condition)
-        text = "".join(token.text for token in self.replaced(_tokens(asked), with_numbers=True))
+        text = _text(self.replaced(_tokens(asked), with_numbers=True))
         if any(map(self.is_unknown, _NAME.findall(text))):
             return self.assumed
         value = _value(_NAME.sub("0", text))
@@ -160,82 +160,60 @@ class _Preprocessor:
             if macro is None or token.text in token.hidden or self.left <= 0 or (macro.number and not with_numbers):
                 found.append(token)
             elif macro.parameters is None:
-                pending.extendleft(reversed(self._made(token, token.end, macro.value)))
-            elif (call := _arguments(pending)) is None:
-                self.left -= _COST_OF_LOOKING
+                pending.extendleft(reversed(self._made(token, macro.value)))
+            elif (arguments := self._arguments(pending)) is None:
                 found.append(token)
             else:
-                arguments, end = call
-                for _ in range(sum(map(len, arguments)) + len(arguments) + end):
-                    pending.popleft()
                 value = self._substituted(macro, arguments, depth)
-                pending.extendleft(reversed(self._made(token, token.end, value)))
+                pending.extendleft(reversed(self._made(token, value)))
         return found
 
-    def _made(self, token: _Token, end: int, value: Sequence[_Token]) -> list[_Token]:
-        self.left -= len(value) + 1
-        return [_Token(part.text, token.start, end, part.hidden | token.hidden | {token.text}) for part in value]
+    def _arguments(self, tokens: deque[_Token]) -> list[list[_Token]] | None:
+        """Take the arguments of a call that comes next; return None, and take nothing, if none does."""
+        found: list[list[_Token]] = [[]]
+        depth = 0
+        for token in islice(tokens, _MOST_OF_CALL):
+            if depth == 0 and token.text != "(" and not token.text.isspace():
+                return None
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+            if depth == 0 and token.text == ")":
+                break
+            if depth == 1 and token.text == ",":
+                found.append([])
+            elif depth > 1 or token.text != "(":
+                found[-1].append(token)
+        else:
+            self.left -= _MOST_OF_CALL
+            return None
+        for _ in range(sum(map(len, found)) + len(found) + 1):
+            tokens.popleft()
+        return found
 
-    def _substituted(self, macro: _Macro, arguments: Sequence[Sequence[_Token]], depth: int) -> list[_Token]:
+    def _made(self, token: _Token, value: str) -> list[_Token]:
+        """Return the tokens of a macro's value, which stand where the macro does."""
+        hidden = token.hidden | {token.text}
+        found = [_Token(part[0], token.start, token.end, hidden) for part in _TOKEN.finditer(value)]
+        self.left -= len(found) + 1
+        return found
+
+    def _substituted(self, macro: _Macro, arguments: Sequence[Sequence[_Token]], depth: int) -> str:
         """Return the value of a macro with arguments for its parameters, replaced before except beside ``##``."""
         by_name = dict(zip(macro.parameters or (), arguments, strict=False))
-        found: list[_Token] = []
-        value = [token for token in macro.value if not token.text.isspace() or token.text == " "]
-        glued = _glued(value)
-        for place, token in enumerate(value):
-            if token.text == "##" or (place in glued and token.text.isspace()):
-                continue
-            part: Sequence[_Token] = by_name.get(token.text, [token])
-            if place in glued:
-                part = [_Token(self._number(one.text), one.start, one.end, one.hidden) for one in _trimmed(part)]
-                if found and glued[place] and part:
-                    part = [_Token(found.pop().text + part[0].text, 0, 0), *part[1:]]
-            elif token.text in by_name and depth < _DEEPEST:
-                part = self.replaced(part, depth=depth + 1)
-            found += part
-        return found
 
-    def _number(self, name: str) -> str:
-        macro = self.macros.get(name)
-        return macro.number or name if macro else name
+        def substituted(found: re.Match[str]) -> str:
+            argument = by_name.get(found[2])
+            if found[1] is not None or found[3] is not None:
+                word = found[2] if argument is None else _text(argument).strip()
+                return self.macros[word].number or word if word in self.macros else word
+            if argument is None:
+                return found[0]
+            return _text(self.replaced(argument, depth=depth + 1) if depth < _DEEPEST else argument)
+
+        return re.sub(r"(##\s*)?\b(\w+)\b(\s*(?=##))?", substituted, macro.value).replace("##", "")
 
 
-def _glued(value: Sequence[_Token]) -> dict[int, bool]:
-    """Return which tokens stand beside ``##``, and whether they are joined with the one before."""
-    found: dict[int, bool] = {}
-    words = [place for place, token in enumerate(value) if not token.text.isspace()]
-    for before, place, after in zip(words, words[1:], words[2:], strict=False):
-        if value[place].text == "##":
-            found.setdefault(before, False)
-            found[after] = True
-            found.update(dict.fromkeys(range(before + 1, place), False) | dict.fromkeys(range(place + 1, after), False))
-    return found
-
-
-def _trimmed(tokens: Sequence[_Token]) -> list[_Token]:
-    return [token for token in tokens if not token.text.isspace()]
-
-
-def _arguments(tokens: deque[_Token]) -> tuple[list[list[_Token]], int] | None:
-    """Return the arguments of a call that comes next, and how many other tokens belong to it; None if none comes."""
-    found: list[list[_Token]] = []
-    before = depth = 0
-    for token in islice(tokens, _MOST_OF_CALL):
-        if depth == 0:
-            before += 1
-            if token.text == "(":
-                depth, found = 1, [[]]
-            elif not token.text.isspace():
-                return None
-            continue
-        depth += {"(": 1, ")": -1}.get(token.text, 0)
-        if depth == 0:
-            return found, before
-        if depth == 1 and token.text == ",":
-            found.append([])
-        else:
-            found[-1].append(token)
-    return None
+def _text(tokens: Iterable[_Token]) -> str:
+    return "".join(token.text for token in tokens)
 
 
 def _value(condition: str) -> int | None:

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 
 import tree_sitter_c
 from tree_sitter import Language, Node, Parser, Point, Range
@@ -19,32 +20,21 @@ from autotune.own.kernel_file.preprocessor import Preprocessed
 C_TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items()}
 """Our names of the types of OpenCL C."""
 _OTHERS = {"unsigned": "uint32", "size_t": "uint64", "bool": "uint8", "void": "uint8"}
-_KERNEL = {"kernel": "extern", "__kernel": "register"}
-_SPACES = ("global", "local", "constant", "private", "generic", "read_only", "write_only", "read_write")
-_WORDS = {
-    **_KERNEL,
-    **{start + word: "const".ljust(len(start + word)) for word in _SPACES for start in ("", "__")},
-    "__restrict": "restrict  ",
-    "pipe": "    ",
-}
-"""What stands in their place for the parser."""
-_REPLACED = re.compile(rf"\b(?:{'|'.join(_WORDS)})\b")
+_SPACES = "global|local|constant|private|generic|read_only|write_only|read_write"
+_NOT_C = re.compile(rf"\b(?:(?:__)?(?:kernel|{_SPACES})|__restrict|pipe)\b|(?<=[0-9.])[hH]\b")
+"""Words that C does not have, and what ends numbers of half precision."""
+_QUALIFIER = re.compile(rf"(?:__)?(?:const|volatile|{_SPACES})|unsigned|signed|(?:__)?restrict(?:__)?")
 _BEGINNING = re.compile(
     r"(?:__attribute__\s*\(\([^{};]{0,300}?\)\)\s*)*(?:\b(?:void|static|inline)\s+)*\b(?:__)?kernel\b"
 )
 """How the head of a kernel begins."""
-_HALF = re.compile(r"(?<=[0-9.])[hH]\b")
-"""What ends a number of half precision."""
+_BODY = re.compile(r"(?:\s|__attribute__\s*\(\([^{};]*?\)\))*\{")
 REQUIRED = re.compile(r"reqd_work_group_size\s*\(([^()]*)\)")
 _MOST_HELPERS = 50
 """Functions of the source that are read with a kernel that calls them."""
-_TARGETS = (
-    "subscript_expression",
-    "pointer_expression",
-    "field_expression",
-    "parenthesized_expression",
-    "cast_expression",
-)
+_DEEPEST_HELPER = 3
+"""How deep functions that call others are followed."""
+_PLACES = {f"{kind}_expression" for kind in ("subscript", "pointer", "field", "parenthesized", "cast")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +138,7 @@ class Code:
     def _words(self, node: Node) -> set[str]:
         return {*re.findall(r"\w+", self._unit.text_of(node))}
 
-    def access(self, name: str) -> tuple[bool, bool]:
+    def access(self, name: str, depth: int = 0) -> tuple[bool, bool]:
         """Return whether memory of this name is written to, and whether what is there is used, by reading or adding."""
         made = self._made_from(name)
         targets: set[int] = set()
@@ -166,6 +156,11 @@ class Code:
             if kind and any(made & self._words(one) for one in arguments):
                 is_written |= kind[0] != "vload"
                 is_used |= kind[0] in ("vload", "atom")
+            helper = self._unit.functions.get(function) if depth < _DEEPEST_HELPER else None
+            for parameter, value in zip(helper.arguments if helper else (), arguments, strict=False):
+                if helper and parameter.is_pointer and self._base(value) in made:
+                    found = helper.code.access(parameter.name, depth + 1)
+                    is_written, is_used = is_written or found[0], is_used or found[1]
         read = self.of_kind("subscript_expression", "pointer_expression")
         for node in read:
             if self._unit.text_of(node)[0] == "&" and (pointed := node.child_by_field_name("argument")):
@@ -178,7 +173,7 @@ class Code:
         while node is not None and node.type != "identifier":
             if node.type == "binary_expression":
                 node = node.child_by_field_name("left")
-            elif node.type in _TARGETS:
+            elif node.type in _PLACES:
                 named = node.child_by_field_name("argument") or node.child_by_field_name("value")
                 node = named or next(iter(node.named_children), None)
             else:
@@ -208,8 +203,8 @@ def _element(node: Node) -> Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernel:
-    """A kernel that a source defines."""
+class Function:
+    """A function that a source defines, such as a kernel."""
 
     name: str
     arguments: Sequence[Argument]
@@ -225,11 +220,12 @@ class Unit:
     def __init__(self, preprocessed: Preprocessed) -> None:
         self._preprocessed = preprocessed
         self.text = preprocessed.text
-        as_c = _HALF.sub("f", _REPLACED.sub(lambda word: _WORDS[word[0]], self.text)).encode("ascii", "replace")
+        as_c = _NOT_C.sub(lambda found: "const"[: len(found[0])].ljust(len(found[0])), self.text)
         # Each kernel is parsed for itself, so that what is no C before one is no error in the others.
-        starts = [0, *(found.start() for found in _BEGINNING.finditer(self.text))]
-        ranges = zip(starts, [*starts[1:], len(as_c)], strict=True)
-        self._parts = [part for start, end in ranges for part in _parts(_parsed(as_c, start, end))]
+        starts = [0, *(found.start() for found in _BEGINNING.finditer(self.text)), len(self.text)]
+        self._ranges = [*pairwise(starts)]
+        data = as_c.encode("ascii", "replace")
+        self._parts = [part for start, end in self._ranges for part in _parts(_parsed(data, start, end))]
         self._starts = [part.node.start_byte for part in self._parts]
 
     def text_of(self, node: Node) -> str:
@@ -244,35 +240,35 @@ class Unit:
         """Names that anything declares."""
         return {self.text_of(part.node) for part in self._parts if part.is_declared}
 
-    @cached_property
-    def kernels(self) -> list[Kernel]:
-        heads = [head for head in map(self._head, self._of_kind("function_declarator")) if head]
-        ends = [*(start for start, _, _ in heads[1:]), len(self.text)]
-        return [self._kernel(*head, end) for head, end in zip(heads, ends, strict=False)]
-
     def _of_kind(self, kind: str) -> list[Node]:
-        return [part.node for part in self._parts if part.node.type == kind]
+        return self._code(0, len(self.text)).of_kind(kind)
 
-    def _head(self, node: Node) -> tuple[int, Node, int] | None:
-        """Return where the head of a kernel begins, what declares its name and arguments, and where its body begins."""
-        name, parent = node.child_by_field_name("declarator"), node.parent
-        start, before = node.start_byte, node.prev_sibling
-        is_kernel = False
-        while before is not None and before.type not in (";", "{", "}", "function_definition", "declaration"):
-            is_kernel |= before.type == "storage_class_specifier" and self.text_of(before) in _KERNEL
-            start, before = before.start_byte, before.prev_sibling
-        body = re.compile(r"(?:\s|__attribute__\s*\(\([^{};]*?\)\))*\{").match(self.text, node.end_byte)
-        if not is_kernel or parent is None or name is None or name.type != "identifier" or not body:
-            return None
-        return start, node, body.end() - 1
+    @cached_property
+    def kernels(self) -> list[Function]:
+        """The kernels, in order; several of one name where conditions choose among them."""
+        found = []
+        for start, end in self._ranges[1:]:
+            head = next(iter(self._code(start, end).of_kind("function_declarator")), None)
+            if head and not re.search("[;{}]", self.text[start : head.start_byte]):
+                found.append(self._function(head, start, end))
+        return [kernel for kernel in found if kernel]
 
-    def _kernel(self, start: int, head: Node, body: int, end: int) -> Kernel:
+    @cached_property
+    def functions(self) -> dict[str, Function]:
+        """All functions, by name."""
+        heads = self._of_kind("function_declarator")
+        found = (self._function(head, head.start_byte, head.end_byte) for head in heads)
+        return {function.name: function for function in found if function}
+
+    def _function(self, head: Node, start: int, end: int) -> Function | None:
         name, parameters = head.child_by_field_name("declarator"), head.child_by_field_name("parameters")
-        assert name and parameters
+        body = _BODY.match(self.text, head.end_byte)
+        if not (name and parameters and body) or name.type != "identifier":
+            return None
         if head.parent and head.parent.type == "function_definition":
             end = head.parent.end_byte
-        required = REQUIRED.search(self.text, start, body)
-        return Kernel(
+        required = REQUIRED.search(self.text, start, body.end())
+        return Function(
             name=self.text_of(name),
             arguments=[*self._arguments(parameters)],
             required=required[1] if required else "",
@@ -294,9 +290,7 @@ class Unit:
         length = re.search(r"\[\s*((?!restrict|const)\w[^\]]*)\]", declaration)
         named = [word for word in re.findall(r"\w+", plain) if not _QUALIFIER.fullmatch(word)]
         before = re.findall(r"\w+", plain.partition("*")[0])
-        types = [
-            word for word in before if word in named and word not in ("int", "unsigned", "signed", "struct", "enum")
-        ]
+        types = [word for word in before if word in named and word not in ("int", "struct", "enum")]
         types = types if "*" in plain else types[:-1]
         kind = f"{'u' if 'unsigned' in before else ''}{types[-1] if types else 'int'}"
         meaning = meanings.get(kind) if "enum" not in before else None
@@ -327,27 +321,10 @@ class Unit:
         left = [code]
         while left:
             for name, _ in left.pop().calls:
-                if name in self._functions and name not in found and len(found) < _MOST_HELPERS:
-                    node = self._functions[name]
-                    found[name] = self._code(node.start_byte, node.end_byte)
+                if name in self.functions and name not in found and len(found) < _MOST_HELPERS:
+                    found[name] = self.functions[name].code
                     left.append(found[name])
         return sum(found.values(), Code(self))
-
-    @cached_property
-    def _functions(self) -> dict[str, Node]:
-        found = {}
-        for node in self._of_kind("function_definition"):
-            declarator = node.child_by_field_name("declarator")
-            name = declarator.child_by_field_name("declarator") if declarator else None
-            if name is not None:
-                found[self.text_of(name)] = node
-        return found
-
-
-_QUALIFIER = re.compile(
-    r"(?:__)?(?:const|volatile|global|local|constant|private|generic|read_only|write_only|read_write)|unsigned|signed"
-    r"|(?:__)?restrict(?:__)?"
-)
 
 
 @cache
