@@ -51,6 +51,7 @@ OWNERS = {
     "pynvml": {"device/sensors.py"},
     "sqlalchemy": {"store", "service/store"},
     "alembic": {"store/migration.py"},
+    "filelock": {"paths.py", "cli/device_lock.py"},
     "psutil": {"store/owner.py"},
     "psycopg": {"service/store/procrastinate_calls.py"},  # otherwise reached through SQLAlchemy
     "procrastinate": {"service/store/shared_queue.py", "service/store/procrastinate_calls.py"},
