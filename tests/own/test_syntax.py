@@ -136,11 +136,12 @@ def test_a_size_that_only_the_build_defines_is_a_size(tmp_path: Path) -> None:
     assert file.sizes == {"n": 1024} and file.defines == {"n": "n"} and [*file.parameters] == ["LOCAL_SIZE"]
 
 
-def test_init_finds_includes_from_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ['"inc/a.h"', "<inc/a.h>"])
+def test_init_finds_includes_from_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (tmp_path / "src" / "inc").mkdir(parents=True)
     (tmp_path / "src" / "inc" / "a.h").write_text("#define GAIN 2\n")
     (tmp_path / "src" / "f.cl").write_text(
-        '#include "inc/a.h"\nkernel void f(global float *o, int n) { if (get_global_id(0) < n) o[0] = GAIN; }\n'
+        f"#include {name}\nkernel void f(global float *o, int n) {{ if (get_global_id(0) < n) o[0] = GAIN; }}\n"
     )
     monkeypatch.chdir(tmp_path)
     assert main(["init", "src/f.cl"]) == 0

@@ -9,7 +9,7 @@ from autotune.errors import UsageError
 from autotune.own.kernel_file.format import MOST_SOURCE_BYTES, KernelFile
 
 TEMPLATE = ".j2"
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]{1,500})"[^\n]*$', re.MULTILINE)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]{1,500})[">][^\n]*$', re.MULTILINE)
 _ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b[^\n]*$", re.MULTILINE)
 _MOST_INCLUDED = 100
 
