@@ -149,6 +149,18 @@ def test_init_finds_includes_from_a_relative_folder(tmp_path: Path, monkeypatch:
     assert family.file.parameters["GAIN"] == (2, 1, 4, 8)
 
 
+def test_a_type_that_the_file_chooses_is_not_that_of_the_source(tmp_path: Path) -> None:
+    source = "#define REAL float\nkernel void k(global REAL *y, REAL a, int n) { y[n] = a; }"
+    drafted(tmp_path, source)
+    text = (tmp_path / "source.toml").read_text().replace('scalar = "float32"', 'scalar = "float16"')
+    (tmp_path / "source.toml").write_text(text)
+    with pytest.raises(UsageError, match=r"takes a number of float32 \(REAL a\), and is given a of float16"):
+        check_signatures(read_kernel_file(tmp_path / "source.toml"))
+    chosen = re.sub(r"(?m)^LOCAL_SIZE = ", 'REAL = ["half"]\\nLOCAL_SIZE = ', text)
+    (tmp_path / "source.toml").write_text(chosen)
+    check_signatures(read_kernel_file(tmp_path / "source.toml"))
+
+
 def made_of(source: str, *unknown: str, assumed: bool | None = None) -> str:
     return " ".join(preprocess(source, lambda name: name in unknown, assumed).text.split())
 
@@ -165,6 +177,8 @@ def made_of(source: str, *unknown: str, assumed: bool | None = None) -> str:
         ("#define V\n#undef V\n#ifdef V\nno\n#endif\n#ifndef V\nyes\n#endif", "yes"),
         ("#if 0\n#if 1\nno\n#endif\n#else\nyes\n#endif", "yes"),
         ("#if 1 / 0\nboth\n#else\nkept\n#endif", "both kept"),
+        ("#if 018\nboth\n#else\nkept\n#endif", "both kept"),
+        (f"#if {'!' * 450}1\nboth\n#else\nkept\n#endif", "both kept"),
         ("#define F(x) x\nF(1\nF (\n2)", "F(1 2"),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.own.kernel_file.draft import values_near
-from autotune.own.kernel_file.preprocessor import preprocess, without_comments
+from autotune.own.kernel_file.preprocessor import NUMBER, preprocess, without_comments
 from autotune.own.kernel_file.syntax import REQUIRED, Code, Unit
 
 MOST_PARAMETERS = 20
@@ -137,7 +137,7 @@ def _numbers(source: str, macros: Mapping[str, str], defined: Mapping[str, int])
     """Return the integers that the source or the options define, with the values in effect, by name."""
     undefined = {*re.findall(r"#[ \t]*undef[ \t]+(\w+)", source)}
     names = {*(match[1] for match in _DEFINE.finditer(source)), *defined} - undefined
-    values = {name: re.fullmatch(r"\(?(\d{1,9})[uU]?\)?", macros.get(name, "").strip()) for name in names}
+    values = {name: NUMBER.fullmatch(macros.get(name, "").strip()) for name in names}
     return {name: int(value[1]) for name, value in sorted(values.items()) if value and not _TYPE.search(name)}
 
 

@@ -218,9 +218,9 @@ def _text(tokens: Iterable[_Token]) -> str:
 
 def _value(condition: str) -> int | None:
     """Return the value of a condition without names; None if it cannot be evaluated."""
-    text = re.sub(r"\b(0[xX][\da-fA-F]+|\d+)[uUlL]*\b", lambda number: str(int(number[1], 0)), condition)
-    text = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).replace("/", "//")
     try:
+        text = re.sub(r"\b(0[xX][\da-fA-F]+|\d+)[uUlL]*\b", lambda number: str(int(number[1], 0)), condition)
+        text = re.sub(r"!(?!=)", " not ", text.replace("&&", " and ").replace("||", " or ")).replace("/", "//")
         return int(Expression(text.strip())({}))
-    except (ConfigurationError, SyntaxError, ValueError, TypeError, ZeroDivisionError):
+    except (ConfigurationError, SyntaxError, ValueError, TypeError, ZeroDivisionError, RecursionError):
         return None

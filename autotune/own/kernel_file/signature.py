@@ -7,7 +7,7 @@ from autotune.errors import UsageError
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.own.kernel_file.format import KernelFile, LaunchEntry
 from autotune.own.kernel_file.preprocessor import OF_COMPILER, Preprocessed, preprocess, without_comments
-from autotune.own.kernel_file.source import TEMPLATE, inside, with_includes
+from autotune.own.kernel_file.source import TEMPLATE, inside, with_includes, without_definitions
 from autotune.own.kernel_file.syntax import C_TYPES, Argument, Unit
 
 
@@ -72,6 +72,7 @@ def _readings(file: KernelFile, text: str) -> Iterator[Preprocessed]:
     """Yield what the preprocessor may make of a source, with and without what a parameter or an option decides."""
     words = re.findall(r"\w+", " ".join(file.build_options))
     chosen = {*file.parameters, *file.defines, *words, *(word.removeprefix("D") for word in words)}
+    text = without_definitions(text, [*chosen])
     is_whole = not re.search(r"(?m)^[ \t]*#[ \t]*include\b", text)
 
     def is_unknown(name: str) -> bool:

@@ -26,13 +26,13 @@ def template_of(file: KernelFile, sources: Sequence[str]) -> str:
     texts = ["\n".join(lines)] if not all(name.endswith(TEMPLATE) for name in sources) else []
     for name in sources:
         text = with_includes(inside(folder, name), folder)
-        own = f'#line 1 "{Path(name).name}"\n{_verbatim(_without_definitions(text, names))}'
+        own = f'#line 1 "{Path(name).name}"\n{_verbatim(without_definitions(text, names))}'
         texts.append(text if name.endswith(TEMPLATE) else own)
     return "\n".join(texts)
 
 
-def _without_definitions(text: str, names: Sequence[str]) -> str:
-    """Return a source without the lines that define these names: the kernel file says what their values are."""
+def without_definitions(text: str, names: Sequence[str]) -> str:
+    """Return a source without the lines that define these words: the kernel file says what their values are."""
     rest = r"(?:\\\r?\n|//(?:\\\r?\n|.)*|/\*(?s:.{0,4096}?)\*/|.)*$"  # a comment may go on for lines
     pattern = rf"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(?:{'|'.join(names)})\b(?!\(){rest}"
     return re.sub(pattern, lambda found: "\n" * found[0].count("\n"), text, flags=re.MULTILINE)

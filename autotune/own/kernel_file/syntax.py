@@ -42,9 +42,8 @@ class Argument:
     """An argument as a kernel declares it."""
 
     name: str
-    """Empty where a macro that is not known stands for it."""
     type: str
-    """Name in OpenCL C, without qualifiers."""
+    """Name in OpenCL C, without qualifiers; empty where a macro that is not known stands for the argument."""
     text: str
     """The whole declaration, as the source has it."""
     words: frozenset[str]
