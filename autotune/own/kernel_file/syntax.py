@@ -88,13 +88,20 @@ class _Part:
 class Code:
     """A part of a source: what is read from and written to there."""
 
-    def __init__(self, unit: "Unit", parts: Sequence[_Part] = (), text: str = "") -> None:
-        self.text = text
+    def __init__(self, unit: "Unit", *spans: tuple[int, int]) -> None:
         self._unit = unit
-        self._parts = parts
+        self._spans = spans
 
     def __add__(self, other: "Code") -> "Code":
-        return Code(self._unit, [*self._parts, *other._parts], f"{self.text}\n{other.text}".strip())
+        return Code(self._unit, *self._spans, *other._spans)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._unit.text[start:end] for start, end in self._spans)
+
+    @cached_property
+    def _parts(self) -> list[_Part]:
+        return [part for start, end in self._spans for part in self._unit.parts(start, end)]
 
     def of_kind(self, *kinds: str) -> list[Node]:
         return [part.node for part in self._parts if part.node.type in kinds]
@@ -222,32 +229,35 @@ class Unit:
         as_c = _NOT_C.sub(lambda found: "const"[: len(found[0])].ljust(len(found[0])), self.text)
         # Each kernel is parsed for itself, so that what is no C before one is no error in the others.
         starts = [0, *(found.start() for found in _BEGINNING.finditer(self.text)), len(self.text)]
-        self._ranges = [*pairwise(starts)]
         data = as_c.encode("ascii", "replace")
-        self._parts = [part for start, end in self._ranges for part in _parts(_parsed(data, start, end))]
-        self._starts = [part.node.start_byte for part in self._parts]
+        self._trees = [(_parsed(data, start, end), start, end) for start, end in pairwise(starts)]
 
     def text_of(self, node: Node) -> str:
         return self.text[node.start_byte : node.end_byte]
 
-    def _code(self, start: int, end: int) -> Code:
-        parts = self._parts[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
-        return Code(self, parts, self.text[start:end])
+    @cached_property
+    def _parts(self) -> list[_Part]:
+        return [part for root, _, _ in self._trees for part in _parts(root)]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [part.node.start_byte for part in self._parts]
+
+    def parts(self, start: int, end: int) -> list[_Part]:
+        """Return the nodes that begin in a part of the text."""
+        return self._parts[bisect_left(self._starts, start) : bisect_left(self._starts, end)]
 
     @cached_property
     def declared(self) -> set[str]:
         """Names that anything declares."""
         return {self.text_of(part.node) for part in self._parts if part.is_declared}
 
-    def _of_kind(self, kind: str) -> list[Node]:
-        return self._code(0, len(self.text)).of_kind(kind)
-
     @cached_property
     def kernels(self) -> list[Function]:
         """The kernels, in order; several of one name where conditions choose among them."""
         found = []
-        for start, end in self._ranges[1:]:
-            head = next(iter(self._code(start, end).of_kind("function_declarator")), None)
+        for root, start, end in self._trees[1:]:
+            head = next((part.node for part in _parts(root) if part.node.type == "function_declarator"), None)
             if head and not re.search("[;{}]", self.text[start : head.start_byte]):
                 found.append(self._function(head, start, end))
         return [kernel for kernel in found if kernel]
@@ -255,7 +265,7 @@ class Unit:
     @cached_property
     def functions(self) -> dict[str, Function]:
         """All functions, by name."""
-        heads = self._of_kind("function_declarator")
+        heads = Code(self, (0, len(self.text))).of_kind("function_declarator")
         found = (self._function(head, head.start_byte, head.end_byte) for head in heads)
         return {function.name: function for function in found if function}
 
@@ -271,7 +281,7 @@ class Unit:
             name=self.text_of(name),
             arguments=[*self._arguments(parameters)],
             required=required[1] if required else "",
-            code=self._code(start, end),
+            code=Code(self, (start, end)),
         )
 
     def _arguments(self, parameters: Node) -> Iterator[Argument]:
@@ -307,7 +317,8 @@ class Unit:
     def types(self) -> dict[str, Argument]:
         """What names of types stand for, the first meaning of each."""
         found: dict[str, Argument] = {}
-        for node in self._of_kind("type_definition"):
+        nodes = (node for root, _, _ in self._trees for node in root.children if node.type == "type_definition")
+        for node in nodes:
             text = self.text_of(node).removeprefix("typedef").removesuffix(";").strip()
             if "{" not in text and "(" not in text:
                 meaning = self._argument(text, text, found)
