@@ -131,6 +131,18 @@ def test_local_memory_has_its_declared_size_or_is_marked(tmp_path: Path) -> None
     assert [line.split()[0] for line in marked] == ["z"]
 
 
+def test_the_kernel_that_is_built_without_options_is_the_first(tmp_path: Path) -> None:
+    file = drafted(
+        tmp_path,
+        "#ifdef SINGLE\n#define NAME of_one\n#else\n#define NAME of_many\n#endif\n"
+        "int times(int x) { return x * FACTOR; }\n"
+        "kernel void NAME(global int *y, int n) { y[get_global_id(0)] += times(n); }",
+    )
+    assert file.kernel == "of_many" and [*file.parameters] == ["LOCAL_SIZE", "FACTOR"]
+    assert file.arguments["y"].access == "inout"
+    assert "(--kernel NAME): of_one" in (tmp_path / "source.toml").read_text()
+
+
 def test_a_size_that_only_the_build_defines_is_a_size(tmp_path: Path) -> None:
     file = drafted(tmp_path, "kernel void g(global float *o) { int i = get_global_id(0); if (i < n) o[i] = 1; }")
     assert file.sizes == {"n": 1024} and file.defines == {"n": "n"} and [*file.parameters] == ["LOCAL_SIZE"]

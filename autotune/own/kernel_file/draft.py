@@ -43,15 +43,18 @@ def draft(source: Path, kernel: str = "") -> str:
     text = without_comments(with_includes(source))
     every = Unit(preprocess(text, lambda _: True))
     usual = Unit(preprocess(text, lambda name: OF_COMPILER.match(name) is not None))
-    # Of several kernels of one name, that is described which is built without options.
-    kernels = {found.name: found for found in (*every.kernels, *usual.kernels)}
+    # First those that are built without options, also of several of one name.
+    kernels = {found.name: found for found in usual.kernels}
+    others = {found.name: found for found in every.kernels}
+    kernels |= {name: found for name, found in others.items() if name not in kernels}
     if not kernels:
         raise UsageError(f"{source} defines no kernel", hint="write the kernel file by hand: autotune help own")
     name = kernel or next(iter(kernels))
     if name not in kernels:
         hint = did_you_mean(name, kernels) or f"there are {', '.join(kernels)}"
         raise UsageError(f"{source} has no kernel {name[:80]!r}", hint=hint)
-    return "\n".join(_Draft(source.name, text, kernels[name], [*kernels], every).lines())
+    unit = every if name in others else usual
+    return "\n".join(_Draft(source.name, text, kernels[name], [*kernels], unit).lines())
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class _Draft:
 
     @cached_property
     def _same(self) -> list[Function]:
-        return [kernel for kernel in self.unit.kernels if kernel.name == self.kernel.name] or [self.kernel]
+        return [kernel for kernel in self.unit.kernels if kernel.name == self.kernel.name]
 
     @cached_property
     def body(self) -> Code:
