@@ -98,6 +98,16 @@ def test_types_address_spaces_and_accesses_are_read_through_macros(tmp_path: Pat
     assert kernel.code.asked("global") == 2
 
 
+def test_numbers_without_a_name_of_a_type_and_of_half_precision_are_read(tmp_path: Path) -> None:
+    file = drafted(
+        tmp_path,
+        "kernel void k(global half *y, const unsigned n, unsigned long m, signed char c) {\n"
+        "    y[n] = 0.5h * m + .25H + c; }",
+    )
+    assert [file.arguments[name].scalar for name in "nmc"] == ["uint32", "uint64", "int8"]
+    assert [*file.parameters] == ["LOCAL_SIZE"] and file.sizes == {"n": 1024}
+
+
 def test_what_only_helpers_declare_is_no_parameter(tmp_path: Path) -> None:
     file = drafted(
         tmp_path,

@@ -21,7 +21,7 @@ C_TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items()}
 """Our names of the types of OpenCL C."""
 _OTHERS = {"unsigned": "uint32", "size_t": "uint64", "bool": "uint8", "void": "uint8"}
 _SPACES = "global|local|constant|private|generic|read_only|write_only|read_write"
-_NOT_C = re.compile(rf"\b(?:(?:__)?(?:kernel|{_SPACES})|__restrict|pipe)\b|(?<=[0-9.])[hH]\b")
+_NOT_C = re.compile(rf"\b(?:(?:__)?(?:kernel|{_SPACES})|__restrict)\b|(?<=[0-9.])([hH])\b")
 """Words that C does not have, and what ends numbers of half precision."""
 _QUALIFIER = re.compile(rf"(?:__)?(?:const|volatile|{_SPACES})|unsigned|signed|(?:__)?restrict(?:__)?")
 _BEGINNING = re.compile(
@@ -226,7 +226,7 @@ class Unit:
     def __init__(self, preprocessed: Preprocessed) -> None:
         self._preprocessed = preprocessed
         self.text = preprocessed.text
-        as_c = _NOT_C.sub(lambda found: "const"[: len(found[0])].ljust(len(found[0])), self.text)
+        as_c = _NOT_C.sub(lambda found: "f" if found[1] else "const".ljust(len(found[0])), self.text)
         # Each kernel is parsed for itself, so that what is no C before one is no error in the others.
         starts = [0, *(found.start() for found in _BEGINNING.finditer(self.text)), len(self.text)]
         data = as_c.encode("ascii", "replace")
@@ -303,10 +303,11 @@ class Unit:
         types = types if "*" in plain else types[:-1]
         kind = f"{'u' if 'unsigned' in before else ''}{types[-1] if types else 'int'}"
         meaning = meanings.get(kind) if "enum" not in before else None
+        is_unknown = len(named) < 2 and not {"unsigned", "signed"} & {*before}
         words = {word.removeprefix("__") for word in before if _QUALIFIER.fullmatch(word)}
         return Argument(
             name=named[-1] if named else "unnamed",
-            type="int" if "enum" in before else meaning.type if meaning else kind if len(named) > 1 else "",
+            type="int" if "enum" in before else meaning.type if meaning else "" if is_unknown else kind,
             text=text,
             words=frozenset(words | (meaning.words if meaning else set())),
             is_pointer="*" in plain or "[" in declaration or (meaning is not None and meaning.is_pointer),
