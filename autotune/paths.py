@@ -1,16 +1,14 @@
 """Locations of files, shipped and the user's own, and writing those that several processes share.
 
-Standard library only, since the runtime lookup uses it too.
+It loads the standard library only, since the runtime lookup uses it too.
 """
 
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from math import inf
 from pathlib import Path
-from typing import IO
 
 from autotune.errors import AutotuneError, NewerSchemaError, StoreError
 
@@ -145,31 +143,13 @@ def replace_file(path: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file, a file beside it, which stays. Waits for other holders, at most LOCK_WAIT_S."""
-    deadline = time.monotonic() + LOCK_WAIT_S
-    with path.with_name(f".{path.name}.lock").open("ab") as file:
-        while not try_lock(file) and time.monotonic() < deadline:  # some network folders have no locks
-            time.sleep(0.01)
+    from filelock import FileLock
+
+    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_WAIT_S, poll_interval=0.01)
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # after the wait, or in a network folder that has no locks
+            held.enter_context(lock)
         yield
-
-
-def try_lock(file: IO[bytes]) -> bool:
-    """Return whether an open file could be locked; the system releases the lock when it is closed or its holder dies.
-
-    On Windows one byte is locked, far behind the contents, which other processes can read.
-    """
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(1 << 20)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def safe_path() -> dict[str, str]:

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self
 
 from autotune.cli.output import tell
 from autotune.device.link import split
@@ -17,9 +17,11 @@ from autotune.errors import AutotuneError, WorkerError
 from autotune.measure.worker import waited_s
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial
-from autotune.paths import try_lock, user_cache_folder
+from autotune.paths import user_cache_folder
 
 if TYPE_CHECKING:
+    from filelock import FileLock
+
     from autotune.measure.worker import Worker
 
 POLL_S = 0.5
@@ -40,31 +42,33 @@ class DeviceLock:
         self._device = device
         self._name = ""
         self._should_stop = should_stop
-        self._file: IO[bytes] | None = None
+        self._lock: FileLock | None = None
 
     def __enter__(self) -> Self:
         """Wait for the lock. Raises WorkerError when `should_stop` ends the wait."""
         if os.environ.get("AUTOTUNE_DEVICE_LOCK") == "0":
             return self
         self._name = self._name or physical_name(self._device)
-        self._file = _open(self._name)
-        if self._file is None:
-            return self
-        has_told = False
-        while not try_lock(self._file):
-            if not has_told:
-                has_told = True
-                tell(f"waiting: {_holder(self._file)} is measuring on {self._device.slug} (Ctrl-C stops waiting)")
-            if self._should_stop():
-                self._file.close()
-                raise WorkerError(f"stopped while waiting for {self._device.slug}")
-            time.sleep(POLL_S)
-        _note_holder(self._file)
+        try:
+            self._lock = _lock(self._name)
+            self._acquire(self._lock)
+        except TimeoutError:
+            raise WorkerError(f"stopped while waiting for {self._device.slug}") from None
+        except (OSError, AutotuneError) as error:
+            tell(f"cannot lock a file ({error}): another program may measure on the device at the same time")
         return self
 
+    def _acquire(self, lock: "FileLock") -> None:
+        try:
+            lock.acquire(blocking=False)
+        except TimeoutError:
+            tell(f"waiting: {_holder(lock)} is measuring on {self._device.slug} (Ctrl-C stops waiting)")
+            lock.acquire(poll_interval=POLL_S, cancel_check=self._should_stop)
+        _note_holder(lock)
+
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._lock is not None:
+            self._lock.release()
 
 
 class LockedWorker:
@@ -107,33 +111,23 @@ def _folder() -> Path:
     return SHARED_FOLDER if SHARED_FOLDER.is_dir() and os.access(SHARED_FOLDER, os.W_OK) else user_cache_folder()
 
 
-def _open(name: str) -> IO[bytes] | None:
-    """Open the file to lock. Print a message and return None if that is not possible."""
-    try:
-        path = _folder() / f"autotune-{re.sub(r'[^A-Za-z0-9.-]', '_', name)[:100]}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-        try:
-            number = os.open(path, flags)  # Linux refuses O_CREAT for another user's existing file
-        except FileNotFoundError:
-            number = os.open(path, flags | os.O_CREAT, 0o666)
-            with contextlib.suppress(OSError):
-                path.chmod(0o666)  # despite the umask: all users lock the same file
-        return os.fdopen(number, "r+b", buffering=0)
-    except (OSError, AutotuneError) as error:
-        tell(f"cannot lock a file ({error}): another program may measure on the device at the same time")
-        return None
+def _lock(name: str) -> "FileLock":
+    """Return the lock of a name, whose file all users may write, despite their umasks."""
+    from filelock import FileLock
+
+    path = _folder() / f"autotune-{re.sub(r'[^A-Za-z0-9.-]', '_', name)[:100]}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path, mode=0o666, fallback_to_soft=False)
 
 
-def _holder(file: IO[bytes]) -> str:
-    with contextlib.suppress(OSError):
-        file.seek(0)
+def _holder(lock: "FileLock") -> str:
+    with contextlib.suppress(OSError), Path(lock.lock_file).open("rb") as file:
         if found := re.match(rb"(\d{1,10})\n", file.read(20)):
             return f"process {found[1].decode()}"
     return "another process"
 
 
-def _note_holder(file: IO[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        file.seek(0)
+def _note_holder(lock: "FileLock") -> None:
+    # Linux refuses to create a file that exists and belongs to another user, as opening to write would.
+    with contextlib.suppress(OSError), Path(lock.lock_file).open("r+b") as file:
         file.write(f"{os.getpid()}\n".encode())

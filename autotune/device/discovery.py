@@ -161,9 +161,9 @@ def select(selector: str, devices: Sequence[Device]) -> Device:
     """Return the one device that a selector names.
 
     The selector is compared with these in order, and the first that matches any device decides: `platform:device`
-    numbers, slug, family (`gpu`: all but processors), whole name, part of a slug or of a raw string. Case does not
-    matter. ``@3.1`` after any of them requires a driver whose version begins with 3.1. If all matches are OpenCL
-    runtimes of one processor, `preference` decides. Raises NoSuchDeviceError when no device matches,
+    numbers, slug, family (`gpu`: all but processors), whole name, the beginning of a slug, part of it or of a raw
+    string. Case does not matter. ``@3.1`` after any of them requires a driver whose version begins with 3.1. If all
+    matches are OpenCL runtimes of one processor, `preference` decides. Raises NoSuchDeviceError when no device matches,
     DeviceSelectionError when several do.
     """
     wanted, _, version = selector.strip().lower().partition("@")
@@ -201,6 +201,7 @@ def _matches(wanted: str, devices: Sequence[Device]) -> list[Device]:
         lambda device: device.slug == wanted,
         lambda device: device.family != "cpu" if wanted == "gpu" else device.family == wanted,
         lambda device: device.name.lower() == wanted,
+        lambda device: device.slug.startswith(f"{wanted}-"),  # intel: Intel's runtime, not PoCL on its processor
         lambda device: any(wanted in str(getattr(device, name)).lower() for name in _TEXTS),
     )
     for test in tests:

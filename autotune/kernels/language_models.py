@@ -1,4 +1,4 @@
-"""The products of language models whose weights are quantised: published models, and those of GGUF files.
+"""The products of language models whose weights are quantised: those of `language_models.toml`, and of GGUF files.
 
 n is the tokens of a step: 1 when a model writes, more when it reads its prompt. The output layer is multiplied with one
 token of a step only. With experts, each token is multiplied with those that it uses. Attention and what is kept in
@@ -9,6 +9,7 @@ importance matrix (`use_more_bits` and fall-backs in its quantiser), except that
 which have no kernels here, takes the next larger format, Q8_0 or Q6_K.
 """
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,41 +50,10 @@ class LanguageModel:
     mixes: tuple[str, ...] = MIXES
 
 
-MODELS = (
-    LanguageModel(
-        name="llama-3.2-1b", title="Llama 3.2 1B", layers=16, hidden=2048, heads=32, key_heads=8, head=64, between=8192,
-        vocabulary=128256,
-    ),
-    LanguageModel(
-        name="llama-3.2-3b", title="Llama 3.2 3B", layers=28, hidden=3072, heads=24, key_heads=8, head=128,
-        between=8192,
-        vocabulary=128256,
-    ),
-    LanguageModel(
-        name="qwen3-0.6b", title="Qwen3 0.6B", layers=28, hidden=1024, heads=16, key_heads=8, head=128, between=3072,
-        vocabulary=151936,
-    ),
-    LanguageModel(
-        name="qwen3-1.7b", title="Qwen3 1.7B", layers=28, hidden=2048, heads=16, key_heads=8, head=128, between=6144,
-        vocabulary=151936,
-    ),
-    LanguageModel(
-        name="qwen3-4b", title="Qwen3 4B", layers=36, hidden=2560, heads=32, key_heads=8, head=128, between=9728,
-        vocabulary=151936,
-    ),
-    LanguageModel(
-        name="gemma-3-1b", title="Gemma 3 1B", layers=26, hidden=1152, heads=4, key_heads=1, head=256, between=6912,
-        vocabulary=262144,
-    ),
-    LanguageModel(
-        name="phi-4-mini", title="Phi-4-mini", layers=32, hidden=3072, heads=24, key_heads=8, head=128, between=8192,
-        vocabulary=200064, is_fused=True,
-    ),
-    LanguageModel(
-        name="gpt-oss-20b", title="gpt-oss-20b", layers=24, hidden=2880, heads=64, key_heads=8, head=64, between=2880,
-        vocabulary=201088, experts=32, used=4, mixes=("mxfp4",),
-    ),
-)  # fmt: skip
+MODELS = tuple(
+    LanguageModel(**{**entry, "mixes": tuple(entry.get("mixes", MIXES))})
+    for entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["model"]
+)
 
 
 def products(model: LanguageModel, mix: str, tokens: int) -> Iterator[Request]:

@@ -1,9 +1,9 @@
 """Problems to tune for: the matrix products of published networks, and lists of sizes from a file.
 
-Products are computed from each network's layer table, one image or sequence at a time. A convolution counts as
-im2col and one product: m is the output channels, n the output pixels, k the input channels times the window.
-Depthwise convolutions are left out, since they are not matrix products. In transformers m is the tokens. Attention is
-one product batched over the heads; the keys of each head are stored as they are computed, a row for each position.
+Networks are in `presets.toml`, one image or sequence at a time. A convolution counts as im2col and one product: m is
+the output channels, n the output pixels, k the input channels times the window. Depthwise convolutions are left out,
+since they are not matrix products. In transformers m is the tokens. Attention is one product batched over the heads;
+the keys of each head are stored as they are computed, a row for each position.
 Language models with quantised weights are in `language_models.py`.
 """
 
@@ -11,11 +11,13 @@ import contextlib
 import csv
 import dataclasses
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from autotune.errors import ProblemError, UsageError, did_you_mean
 from autotune.kernels.gemm import GemmProblem
@@ -87,18 +89,6 @@ def fitting(own: Iterable[Request], others: Iterable[Request], limits: DeviceLim
     return merge(kept), left_out
 
 
-def _product(label: str, m: int, n: int, k: int, calls: int = 1) -> Request:
-    return Request(problem=GemmProblem(m=m, n=n, k=k), calls=calls, label=label)
-
-
-def _attention(tokens: int, context: int, heads: int, head: int, layers: int) -> Iterator[Request]:
-    """Yield both products of attention: `tokens` queries against `context` positions, with heads of size `head`."""
-    scores = GemmProblem(m=tokens, n=context, k=head, batch=heads, trans_b=1)
-    yield Request(problem=scores, calls=layers, label="attention scores")
-    weighted = GemmProblem(m=tokens, n=head, k=context, batch=heads)
-    yield Request(problem=weighted, calls=layers, label="attention context")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Convolution:
     """A layer of a network. Sizes are square; `groups` equal to the channels makes it depthwise."""
@@ -110,133 +100,35 @@ class Convolution:
     side: int
     """Of the output, in pixels."""
     groups: int = 1
+    calls: int = 1
 
     @property
     def product(self) -> Request:
         """The convolution as im2col and one product; only for `groups` of 1."""
         assert self.groups == 1
-        return _product(self.label, self.outputs, self.side**2, self.inputs * self.window**2)
+        problem = GemmProblem(m=self.outputs, n=self.side**2, k=self.inputs * self.window**2)
+        return Request(problem=problem, calls=self.calls, label=self.label)
 
 
-def resnet50_layers() -> Iterator[Convolution]:
-    """Yield the convolutions of ResNet-50 at 224 x 224, with strides in the 3x3 as in torchvision (version 1.5).
-
-    Source: He et al., Deep Residual Learning for Image Recognition, 2015, table 1.
-    """
-    yield Convolution(label="conv1 7x7", inputs=3, outputs=64, window=7, side=112)
-    inputs, side = 64, 56
-    for stage, (width, repeats, stride) in enumerate(((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)), start=2):
-        name, wide = f"conv{stage}_x", 4 * width
-        for repeat in range(repeats):
-            before, side = side, side // (stride if repeat == 0 else 1)
-            yield Convolution(label=f"{name} 1x1 reduce", inputs=inputs, outputs=width, window=1, side=before)
-            yield Convolution(label=f"{name} 3x3", inputs=width, outputs=width, window=3, side=side)
-            yield Convolution(label=f"{name} 1x1 expand", inputs=width, outputs=wide, window=1, side=side)
-            if repeat == 0:
-                yield Convolution(label=f"{name} shortcut", inputs=inputs, outputs=wide, window=1, side=side)
-            inputs = wide
+def convolutions(network: str) -> list[Convolution]:
+    """Return the convolutions of a network, including the depthwise ones."""
+    return [Convolution(**entry) for entry in _NETWORKS[network].get("convolutions", ())]
 
 
-def mobilenetv2_layers() -> Iterator[Convolution]:
-    """Yield the convolutions of MobileNetV2 (width 1.0) at 224 x 224, including the depthwise ones.
-
-    Source: Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018, table 2.
-    """
-    yield Convolution(label="first 3x3", inputs=3, outputs=32, window=3, side=112)
-    inputs, side, number = 32, 112, 0
-    table = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
-    for expansion, outputs, repeats, stride in table:
-        for repeat in range(repeats):
-            number += 1
-            name, hidden = f"bottleneck {number}", inputs * expansion
-            if expansion != 1:
-                yield Convolution(label=f"{name} expand", inputs=inputs, outputs=hidden, window=1, side=side)
-            side //= stride if repeat == 0 else 1
-            depthwise = f"{name} depthwise"
-            yield Convolution(label=depthwise, inputs=hidden, outputs=hidden, window=3, side=side, groups=hidden)
-            yield Convolution(label=f"{name} project", inputs=hidden, outputs=outputs, window=1, side=side)
-            inputs = outputs
-    yield Convolution(label="last 1x1", inputs=inputs, outputs=1280, window=1, side=side)
+def _products(network: str) -> Iterator[Request]:
+    """Yield the products of a network: of its convolutions, then those that its table lists."""
+    yield from (layer.product for layer in convolutions(network) if layer.groups == 1)
+    for entry in _NETWORKS[network]["products"]:
+        sizes = {name: value for name, value in entry.items() if name not in ("label", "calls")}
+        yield Request(problem=GemmProblem(**sizes), calls=entry.get("calls", 1), label=entry["label"])
 
 
-def _of_network(layers: Callable[[], Iterator[Convolution]], features: int) -> Iterator[Request]:
-    """Yield the products of a network's layers and of the last one, which tells 1000 classes from `features`."""
-    yield from (layer.product for layer in layers() if layer.groups == 1)
-    yield _product("fully connected", 1000, 1, features)
-
-
-BERT_TOKENS = 128
-
-
-def _bert_base() -> Iterator[Request]:
-    """Source: Devlin et al., BERT, 2018: 12 layers, hidden size 768, 12 heads, feed-forward size 3072."""
-    layers, hidden, heads, between, tokens = 12, 768, 12, 3072, BERT_TOKENS
-    yield _product("query, key, value", tokens, hidden, hidden, 3 * layers)
-    yield from _attention(tokens, tokens, heads, hidden // heads, layers)
-    yield _product("attention output", tokens, hidden, hidden, layers)
-    yield _product("feed-forward in", tokens, between, hidden, layers)
-    yield _product("feed-forward out", tokens, hidden, between, layers)
-    yield _product("pooler", 1, hidden, hidden)
-
-
-LLAMA_PROMPT_TOKENS = 128
-LLAMA_CONTEXT = 1024
-
-
-def _llama_1b(tokens: int, context: int) -> Iterator[Request]:
-    """Yield the products for `tokens` new tokens that attend to `context` positions.
-
-    Only the last token is multiplied with the vocabulary. Four heads share keys and values, which count as repeated
-    for every head.
-    Source: the published configuration of Llama 3.2 1B.
-    """
-    layers, hidden, heads, key_heads, head, between, vocabulary = 16, 2048, 32, 8, 64, 8192, 128256
-    yield _product("query", tokens, heads * head, hidden, layers)
-    yield _product("key, value", tokens, key_heads * head, hidden, 2 * layers)
-    yield from _attention(tokens, context, heads, head, layers)
-    yield _product("attention output", tokens, hidden, heads * head, layers)
-    yield _product("gate, up", tokens, between, hidden, 2 * layers)
-    yield _product("down", tokens, hidden, between, layers)
-    yield _product("vocabulary", 1, vocabulary, hidden)
-
-
-def _general() -> Iterator[Request]:
-    """Yield sizes common in any library: squares, layers of networks, and products with one row or column."""
-    for size in (128, 256, 512, 1024, 2048):
-        yield _product(f"square of {size}", size, size, size)
-    yield _product("early convolution", 64, 12544, 147)
-    yield _product("middle convolution", 128, 784, 1152)
-    yield _product("late convolution", 512, 49, 4608)
-    yield _product("fully connected layer", 128, 768, 3072)
-    yield _product("one row", 1, 2048, 2048)
-    yield _product("one column", 2048, 1, 2048)
-
+_NETWORKS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 PRESETS = {
     entry.name: entry
     for entry in (
-        Preset(DEFAULT_PRESET, "sizes that every library is used for; tuned by run when no shape is given", _general),
-        Preset(
-            "resnet50",
-            "ResNet-50, one image of 224 x 224, convolutions as im2col",
-            lambda: _of_network(resnet50_layers, 2048),
-        ),
-        Preset(
-            "mobilenetv2",
-            "MobileNetV2, one image of 224 x 224, without the depthwise convolutions (no matrix products)",
-            lambda: _of_network(mobilenetv2_layers, 1280),
-        ),
-        Preset("bert-base", f"BERT-base, one sequence of {BERT_TOKENS} tokens", _bert_base),
-        Preset(
-            "llama-1b-prefill",
-            f"Llama 3.2 1B reading a prompt of {LLAMA_PROMPT_TOKENS} tokens",
-            lambda: _llama_1b(LLAMA_PROMPT_TOKENS, LLAMA_PROMPT_TOKENS),
-        ),
-        Preset(
-            "llama-1b-decode",
-            f"Llama 3.2 1B writing one token after {LLAMA_CONTEXT - 1} others",
-            lambda: _llama_1b(1, LLAMA_CONTEXT),
-        ),
+        *(Preset(name, network["meaning"], partial(_products, name)) for name, network in _NETWORKS.items()),
         *(
             Preset(
                 f"{model.name}-{mix}-{step}",

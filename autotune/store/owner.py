@@ -4,19 +4,17 @@ A trial that a worker of a service has in hand differs: the process that stored 
 can report what became of it, wherever the service runs by then.
 """
 
-import ctypes
 import enum
 import os
 import platform
-import subprocess
-import sys
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+import psutil
 
 ELSEWHERE_LIMIT = timedelta(hours=1)
 """Age from which the owner of a trial on another machine counts as gone: whether its process runs cannot be checked
@@ -123,24 +121,27 @@ def _host() -> str:
 
 def _process_start(process_id: int) -> str | None:
     """Return when a process started; empty if that is unknown, None if no process has that id."""
-    if sys.platform == "win32":
-        return _start_on_windows(process_id)
-    if Path("/proc/self/stat").exists():
-        return _start_from_proc(process_id)
-    return _start_from_ps(process_id)
-
-
-def _start_from_proc(process_id: int) -> str | None:
     try:
-        # The name of the program, in parentheses, may contain any character.
-        fields = Path(f"/proc/{process_id}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return _CANNOT_TELL if _exists(process_id) else None
-    except OSError:
-        return _CANNOT_TELL
-    if fields[0] in "ZX":  # ended, and not yet reaped by its parent
+        process = psutil.Process(process_id)
+        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):  # ended, and not yet reaped by its parent
+            return None
+        return _start(process)
+    except psutil.ZombieProcess:
         return None
-    return f"{_boot()} {fields[19]}"
+    except psutil.NoSuchProcess:
+        return _CANNOT_TELL if _is_hidden(process_id) else None
+    except psutil.Error:
+        return _CANNOT_TELL
+
+
+def _start(process: psutil.Process) -> str:
+    """Return hundredths of a second: since the boot, which is named, on Linux, and since 1970 on other systems.
+
+    On Linux the time since 1970 of a start changes whenever the clock is set; the time since the boot does not.
+    """
+    boot = _boot()
+    start_s = process.create_time() - (psutil.boot_time() if boot else 0.0)
+    return f"{boot} {round(100 * start_s)}".strip()
 
 
 @cache
@@ -151,42 +152,14 @@ def _boot() -> str:
         return ""
 
 
-def _start_from_ps(process_id: int) -> str | None:
-    if not _exists(process_id):
-        return None
-    command = ["ps", "-o", "lstart=", "-p", str(process_id)]  # as on macOS
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout.strip()  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return _CANNOT_TELL
-
-
-def _exists(process_id: int) -> bool:
-    """Return whether a process exists. For POSIX systems only: on Windows the same call ends the process."""
+def _is_hidden(process_id: int) -> bool:
+    """Return whether a process exists that belongs to another user, which Linux may be set up not to show."""
+    if os.name != "posix":  # the same call ends a process on Windows
+        return False
     try:
         os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # exists, and belongs to another user
+    except PermissionError:
         return True
-    return True
-
-
-def _start_on_windows(process_id: int) -> str | None:
-    kernel: Any = vars(ctypes)["windll"].kernel32
-    query_limited_information, still_active = 0x1000, 259
-    kernel.OpenProcess.restype = ctypes.c_void_p
-    handle = ctypes.c_void_p(kernel.OpenProcess(query_limited_information, False, process_id))
-    if handle.value is None:
-        access_denied = 5
-        return _CANNOT_TELL if kernel.GetLastError() == access_denied else None
-    times = [ctypes.c_ulonglong() for _ in range(4)]
-    code = ctypes.c_ulong()
-    try:
-        kernel.GetExitCodeProcess(handle, ctypes.byref(code))
-        is_told = kernel.GetProcessTimes(handle, *(ctypes.byref(time) for time in times))
-    finally:
-        kernel.CloseHandle(handle)
-    if code.value != still_active:
-        return None
-    return str(times[0].value) if is_told else _CANNOT_TELL
+    except OSError:
+        return False
+    return False

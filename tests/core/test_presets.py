@@ -11,12 +11,11 @@ from autotune.kernels.presets import (
     MAX_FILE_BYTES,
     PRESETS,
     Convolution,
+    convolutions,
     merge,
-    mobilenetv2_layers,
     parse_lines,
     preset,
     read_shapes,
-    resnet50_layers,
     size_names,
 )
 from autotune.kernels.qgemm import QGemmProblem
@@ -29,7 +28,7 @@ def _multiply_adds(requests: list[Request]) -> int:
 
 
 def _multiply_adds_of(layer: Convolution) -> int:
-    return layer.outputs * layer.side**2 * layer.inputs // layer.groups * layer.window**2
+    return layer.calls * layer.outputs * layer.side**2 * layer.inputs // layer.groups * layer.window**2
 
 
 def _calls(requests: list[Request]) -> dict[str, int]:
@@ -57,7 +56,10 @@ def test_resnet50_matches_published_totals() -> None:
     assert _multiply_adds(requests) == 4_089_184_256  # torchvision tells 4.09 GFLOPS, counting multiply-adds
     assert sum(request.calls for request in requests) == 54  # 53 convolutions and one fully connected layer
     assert len(requests) == 21
-    assert sum(layer.outputs * layer.inputs * layer.window**2 for layer in resnet50_layers()) == 23_454_912
+    assert (
+        sum(layer.calls * layer.outputs * layer.inputs * layer.window**2 for layer in convolutions("resnet50"))
+        == 23_454_912
+    )
     # Strides are in the 3x3.
     calls = _calls(requests)
     assert calls["64x12544x147"] == 1
@@ -66,11 +68,11 @@ def test_resnet50_matches_published_totals() -> None:
 
 
 def test_mobilenetv2_matches_published_totals_with_its_depthwise_layers() -> None:
-    layers = list(mobilenetv2_layers())
+    layers = convolutions("mobilenetv2")
     depthwise = [layer for layer in layers if layer.groups > 1]
     total = sum(map(_multiply_adds_of, layers)) + 1280 * 1000
     assert total == 300_774_272  # torchvision tells 0.30 GFLOPS
-    assert (len(layers), len(depthwise)) == (52, 17)
+    assert (sum(layer.calls for layer in layers), sum(layer.calls for layer in depthwise)) == (52, 17)
     requests = preset("mobilenetv2")
     assert _multiply_adds(requests) == total - sum(map(_multiply_adds_of, depthwise))
     assert sum(request.calls for request in requests) == 52 - 17 + 1

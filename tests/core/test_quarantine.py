@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from autotune.cli import main
@@ -26,7 +27,6 @@ from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch
 from autotune.search.time_limits import TimeLimits
 from autotune.store import Fate, Owner, Quarantined, Store, failures, models, new_owner
-from autotune.store import owner as owner_module
 from autotune.store.owner import fate
 from autotune.testing import FakeWorker
 from databases import change
@@ -172,16 +172,41 @@ def test_the_fate_of_owners() -> None:
     assert fate(elsewhere, NOT_LONG_AGO) is Fate.UNKNOWN
 
 
-def test_without_proc_the_start_of_a_process_is_asked_from_ps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner_module, "_start_from_proc", lambda _: None)
-    from autotune.store.owner import _start_from_ps
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
+def test_owners_that_an_earlier_version_stored_are_still_known() -> None:
+    """It stored the boot, and the start of the process in ticks since then."""
+    started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    earlier = dataclasses.replace(new_owner(), process_start=f"{boot} {started}")
+    assert fate(earlier, LONG_AGO) is Fate.ALIVE and earlier == dataclasses.replace(new_owner(), run=earlier.run)
+    other = dataclasses.replace(earlier, process_start=f"{boot} {int(started) + 1}")
+    assert fate(other, LONG_AGO) is Fate.GONE
 
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        first = _start_from_ps(process.pid)
-        assert first is not None and _start_from_ps(process.pid) == first
-        assert process.stdin
-        process.stdin.close()
-    assert _start_from_ps(process.pid) is None
+
+@pytest.mark.parametrize(
+    ("error", "kill", "expected"),
+    [
+        (psutil.ZombieProcess(1), None, Fate.GONE),
+        (psutil.NoSuchProcess(1), ProcessLookupError(), Fate.GONE),
+        (psutil.NoSuchProcess(1), PermissionError(), Fate.ALIVE),
+        (psutil.AccessDenied(1), None, Fate.ALIVE),
+    ],
+)
+def test_processes_of_other_users_are_not_taken_for_gone(
+    monkeypatch: pytest.MonkeyPatch, error: psutil.Error, kill: OSError | None, expected: Fate
+) -> None:
+    mine = new_owner()
+
+    def fails(*_: object) -> None:
+        if kill:
+            raise kill
+
+    def process(process_id: int) -> psutil.Process:
+        raise error
+
+    monkeypatch.setattr(psutil, "Process", process)
+    monkeypatch.setattr(os, "kill", fails)
+    assert fate(mine, LONG_AGO) is expected
 
 
 def test_what_is_in_flight_on_another_machine_is_left_alone_and_quarantined_in_the_end(

@@ -437,3 +437,24 @@ class TestRuntime:
 def test_the_benchmark_compares_and_writes_json(pocl: Device, tmp_path: Path) -> None:
     shapes = ("60,32,softmax_row_mask", "60,32,rope,heads=2", "60,32,layer_norm")
     assert len(benchmarked("bench_rows", pocl, tmp_path, *shapes)) == len(shapes)
+
+
+def test_rope_is_at_far_positions_more_exact_than_angles_of_float32(pocl: Device, binaries: Path) -> None:
+    problem = RowsProblem(batch=64, channels=128, operation="rope")
+    rope = Operation("rows", pocl.selector, table=TuningTable([], []), binaries=binaries, verify=False)
+    rng = np.random.default_rng(5)
+    positions = rng.integers(2**16, 2**17, problem.batch, dtype=np.int32)
+    x = rng.standard_normal((problem.batch, problem.channels), dtype=np.float32)
+    found = rope(problem, input=x, positions=positions)["output"].reshape(x.shape)
+
+    def turned(angles: Any) -> Any:
+        a, b = x[:, ::2].astype(np.float64), x[:, 1::2].astype(np.float64)
+        both = a * np.cos(angles) - b * np.sin(angles), a * np.sin(angles) + b * np.cos(angles)
+        return np.stack(both, axis=2).reshape(x.shape)
+
+    steps = np.arange(problem.channels // 2) / (problem.channels // 2)
+    exact = turned(positions[:, None] * 10000.0**-steps)
+    single = turned(
+        (positions[:, None].astype(np.float32) * np.float32(10000) ** -steps.astype(np.float32)).astype(float)
+    )
+    assert np.abs(found - exact).max() < np.abs(single - exact).max()

@@ -142,7 +142,8 @@ COMMENTED = "(global const float */* y */ x, // (\n global float *y, int n)"
         f"kernel void k{ARGUMENTS.replace('*x', 'x[]').replace('*y', 'y[restrict]')} {BODY}",
         f'kernel void k{ARGUMENTS} {{ printf("kernel void no(int x) {{ %d \\" // no /* \\n", n); {BODY[1:]}',
         f'#define TOLD "kernel void no(int x) {{"\nkernel void k{ARGUMENTS} {BODY}',
-        f"#define NAME(x) x##_kernel\nkernel void NAME(no)(global float *x) {{ }}\nkernel void k{ARGUMENTS} {BODY}",
+        f"#define NAME(x) x##_kernel\nkernel void k{ARGUMENTS} {BODY}\nkernel void NAME(no)(global float *x) {{ }}",
+        f"#define NAME(x) x##k\n#define MADE(name, rest) kernel void NAME(name)rest\nMADE(, {ARGUMENTS}) {BODY}",
     ],
 )
 def test_init_reads_what_is_written_in_unusual_ways(tmp_path: Path, source: str) -> None:

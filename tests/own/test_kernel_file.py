@@ -1239,7 +1239,7 @@ __kernel void blend(IN pixel *restrict src, __global float *sum, unsigned int co
 """
 
 
-def test_init_reads_qualifiers_and_empty_lists_and_no_kernels_of_macros(folder: Path) -> None:
+def test_init_reads_qualifiers_and_empty_lists_and_kernels_of_macros(folder: Path) -> None:
     written = f"#define MADE(name) kernel void name(global float *x) {{ }}\n{SOURCE.replace('*y', '*restrict const y')}"
     (folder / "made.cl").write_text(written)
     text = draft(folder / "made.cl")
@@ -1247,7 +1247,9 @@ def test_init_reads_qualifiers_and_empty_lists_and_no_kernels_of_macros(folder: 
     (folder / "none.cl").write_text("kernel void none(void) { }\n")
     assert "void" not in draft(folder / "none.cl")
     (folder / "made.cl").write_text(f"{written.splitlines()[0]}\nMADE(one)\n")
-    with pytest.raises(UsageError, match="has kernels only that macros write"):
+    assert 'kernel = "one"' in draft(folder / "made.cl"), "a kernel that a macro writes"
+    (folder / "made.cl").write_text(f"{written.splitlines()[0]}\n")
+    with pytest.raises(UsageError, match="defines no kernel"):
         draft(folder / "made.cl")
 
 

@@ -42,7 +42,8 @@ from autotune.phone.bundle.collect import Collected, collect
 from autotune.phone.bundle.note import Note, read_note
 from autotune.phone.bundle.prepare import FOLDER, make_bundle
 from autotune.phone.bundle.result import NAME, load, read_result
-from autotune.phone.links.toolchains import LINUX, can_build
+from autotune.phone.links import toolchains
+from autotune.phone.links.toolchains import ANDROID, LINUX, can_build
 from autotune.store import Store
 from factories import PHONE, Run, device
 from waiting import HANG_S, wait_for
@@ -598,6 +599,8 @@ def test_a_note_of_other_kernels_is_refused(result: bytes) -> None:
 
 def test_the_commands_pack_and_collect(run: Run, job: Job, result: bytes, tmp_path: Path) -> None:
     """The device of the bundle is one that nobody has asked."""
+    if not can_build(ANDROID["arm64-v8a"]):
+        pytest.skip("no compiler for phones: Android's NDK, or clang with lld")
     file, db = tmp_path / "job.zip", str(tmp_path / "db.sqlite")
     shapes = ["--shape", "64,64,64", "1,64,96 float16"]
     told = run(["bundle", "--device", "adreno-730", *shapes, "--budget", "10s", "-o", str(file), "--db", db])
@@ -614,6 +617,23 @@ def test_the_commands_pack_and_collect(run: Run, job: Job, result: bytes, tmp_pa
     assert "48x40x36: the rule had said " in told.out
     assert "not finished" not in told.err
     assert "48x40x36" in run(["lookup", "--device", job[1].slug, "48,40,36", "--tuned", "--db", db]).out
+
+
+def test_a_bundle_that_no_phone_could_run_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchains, "_compilers", lambda target: iter(()))
+    asked = [
+        "bundle",
+        "--device",
+        "adreno-730",
+        "--shape",
+        "64,64,64",
+        "--budget",
+        "10s",
+        "-o",
+        str(tmp_path / "j.zip"),
+    ]
+    assert "arm64-v8a" in run([*asked, "--db", str(tmp_path / "db.sqlite")], 1).err
+    assert not (tmp_path / "j.zip").exists()
 
 
 def test_what_a_bundle_needs_is_said(run: Run, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class RowsCase(Case):
         for name in ("weight", "bias"):
             drawn[name] = (rng.standard_normal(p.channels, dtype=np.float32) + np.float32(1)).astype(p.dtype)
         drawn["mask"] = self._draw_mask()
-        drawn["positions"] = rng.integers(0, rng.choice([64, 4096], self._rows), dtype=np.int32)
+        drawn["positions"] = rng.integers(0, rng.choice([64, 4096, 2**17], self._rows), dtype=np.int32)
         wanted = {buffer.name for buffer in PLAN.plan(p, BASELINE).buffers}
         return {name: values for name, values in drawn.items() if name in wanted}
 

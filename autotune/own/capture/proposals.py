@@ -2,24 +2,22 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autotune.own.kernel_file.draft import values_near
+from autotune.own.kernel_file.preprocessor import NUMBER, preprocess, without_comments
+from autotune.own.kernel_file.syntax import REQUIRED, Code, Unit
 
 MOST_PARAMETERS = 20
 _AXES = ("WORK_GROUP_X", "WORK_GROUP_Y", "WORK_GROUP_Z")
 _DEFINE = re.compile(
     r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d+)[uU]?\)?[ \t]*(?://.*|/\*.*\*/[ \t]*)?$", re.MULTILINE
 )
-_ANY_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(.*(?:\\\n.*)*)", re.MULTILINE)
-_ATTRIBUTE = re.compile(r"__attribute__\s*\(\((?:[^()]|\([^()]*\))*\)\)")
-_FUNCTION = re.compile(r"(\w+)\s*\((?:[^()]|\([^()]*\))*\)\s*$")
 _GROUPS = re.compile(
     r"\b(get_local_\w+|get_group_id|get_num_groups|get_enqueued_local_size|(?:work_group_)?barrier|__local|local"
     r"|work_group_\w+|sub_group_\w+|intel_sub_group\w+|get_sub_group\w*|reqd_work_group_size)\b"
 )
-_REQUIRED = re.compile(r"reqd_work_group_size\s*\(([^()]*)\)")
 _TYPE = re.compile(r"PRECISION|VERSION|TYPE", re.IGNORECASE)
 """Names of numbers that choose types, with which arguments of other types would go."""
 _NAMES_OF_GROUPS = re.compile(r"LOCAL|WG|WORK|GROUP|TILE|TS|BLOCK|LWS", re.IGNORECASE)
@@ -70,37 +68,10 @@ def guarded(source: str, names: Sequence[str]) -> str:
 
 
 def text_of(kernel: str, source: str) -> str:
-    """Return the text of a kernel with that of the functions and macros it uses."""
-    plain = re.sub(r"/\*.*?\*/|//[^\n]*", " ", source, flags=re.DOTALL)
-    bodies: dict[str, str] = {}
-    for macro in _ANY_DEFINE.finditer(plain):
-        bodies[macro[1]] = bodies.get(macro[1], "") + macro[2] + "\n"
-    for head, body in _top_level(re.sub(r"^[ \t]*#[ \t]*define.*(?:\\\n.*)*", "", plain, flags=re.MULTILINE)):
-        function = _FUNCTION.search(_ATTRIBUTE.sub("", head))
-        if function:
-            bodies[function[1]] = bodies.get(function[1], "") + head + body
-    left, seen, parts = [kernel], set[str](), []
-    while left:
-        name = left.pop()
-        if name in bodies and name not in seen:
-            seen.add(name)
-            parts.append(bodies[name])
-            left += re.findall(r"[A-Za-z_]\w*", bodies[name])
-    return "\n".join(parts) or plain
-
-
-def _top_level(text: str) -> Iterator[tuple[str, str]]:
-    """Yield what stands before each pair of braces that lies in no other, without directives, and what is in it."""
-    depth = begin = opened = 0
-    for found in re.finditer(r"[{};]", text):
-        if found[0] == "{":
-            opened = found.start() if depth == 0 else opened
-            depth += 1
-            continue
-        depth -= found[0] == "}"
-        if depth == 0 and found[0] == "}":
-            yield re.sub(r"^[ \t]*#.*$", "", text[begin:opened], flags=re.MULTILINE), text[opened : found.end()]
-        begin = found.end() if depth == 0 else begin
+    """Return the text of a kernel with that of the functions it uses, in which macros but for numbers are replaced."""
+    unit = Unit(preprocess(without_comments(source), lambda _: True))
+    code = sum((found.code for found in unit.kernels if found.name == kernel), Code(unit))
+    return (code + unit.helpers(code)).text or unit.text
 
 
 def propose(
@@ -125,7 +96,7 @@ def propose(
     tied: dict[int, str] = {}
     if _GROUPS.search(text):
         tied = _tied(text, numbers, local_size)
-        for name in {word for part in _REQUIRED.findall(text) for word in re.findall(r"\w+", part)} - {*tied.values()}:
+        for name in {word for part in REQUIRED.findall(text) for word in re.findall(r"\w+", part)} - {*tied.values()}:
             numbers.pop(name, None)
     else:
         groups = _free_groups(global_size, local_size)
@@ -166,7 +137,7 @@ def _numbers(source: str, macros: Mapping[str, str], defined: Mapping[str, int])
     """Return the integers that the source or the options define, with the values in effect, by name."""
     undefined = {*re.findall(r"#[ \t]*undef[ \t]+(\w+)", source)}
     names = {*(match[1] for match in _DEFINE.finditer(source)), *defined} - undefined
-    values = {name: re.fullmatch(r"\(?(\d{1,9})[uU]?\)?", macros.get(name, "").strip()) for name in names}
+    values = {name: NUMBER.fullmatch(macros.get(name, "").strip()) for name in names}
     return {name: int(value[1]) for name, value in sorted(values.items()) if value and not _TYPE.search(name)}
 
 
@@ -183,7 +154,7 @@ def _free_groups(global_size: Sequence[int], local_size: Sequence[int]) -> dict[
 
 def _tied(text: str, numbers: Mapping[str, int], local_size: Sequence[int]) -> dict[int, str]:
     """Return which number a dimension of the work-group is: the one required, or the only one that equals it."""
-    required = _REQUIRED.search(text)
+    required = REQUIRED.search(text)
     words = [word.strip() for word in required[1].split(",")] if required else []
     found = {}
     for place, size in enumerate(local_size):

@@ -4,31 +4,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 from autotune.errors import UsageError, did_you_mean
 from autotune.model.problem import ELEMENT_TYPES, Problem
-from autotune.own.kernel_file.declarations import (
-    OF_LANGUAGE,
-    Argument,
-    declared_arguments,
-    end_of,
-    heads,
-    helpers,
-    is_image,
-    shown_as,
-    without_comments,
-    without_dead,
-    without_names_of_pointers,
-    without_strings,
-    written_out,
-)
+from autotune.own.kernel_file.preprocessor import OF_COMPILER, preprocess, without_comments
 from autotune.own.kernel_file.reading import RESERVED
 from autotune.own.kernel_file.source import with_includes
+from autotune.own.kernel_file.syntax import REQUIRED, Argument, Code, Function, Unit
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d{1,6})[uU]?\)?[ \t]*$", re.MULTILINE)
-_GROUP = re.compile(r"reqd_work_group_size\s*\(([^()]*)\)")
+_OF_LANGUAGE = re.compile(
+    r"(?:CLK_|CL_|M_|FLT_|DBL_|HALF_|U?(?:CHAR|SHRT|INT|LONG)_|__|cl_)\w*|INFINITY|NAN|MAXFLOAT|NULL|HUGE_VALF?|true|false"
+    r"|(?:u?(?:char|short|int|long)|float|double|half)\d*|bool|size_t|ptrdiff_t"
+)
 _USUAL_SIZE = 1024
 _LARGEST = 1024
 """Largest number of a source that is taken for something to choose, rather than a size."""
@@ -42,12 +31,8 @@ _NO_SIZES = re.compile(r"(?i).*(?:off|stride|step|pitch|pad|dilat).*|ld[abc]|nb\
 _WIDE = re.compile(r"(?i).*(?:width|columns?|cols?|_x)|w")
 """Sizes that the first dimension of a launch usually goes along."""
 _OUTPUT_NAMES = re.compile(r"(?:p_|d_)?(?:out\w*|dst\w*|dest\w*|res\w*|y|c)", re.IGNORECASE)
-_IS_MADE = re.compile(r"[^()]*\)\s*\(")
-"""How what seems to be a kernel's arguments begins where a macro writes its name."""
-_MOST_OF_ONE_NAME = 16
-_MOST_MACROS = 100
-_OF_COMPILER = re.compile("__|cl_|CL_")
 _AXES = "XYZ"
+_OWN_VALUES = {"LOCAL_SIZE": [64, 16, 32, 128, 256], "LOCAL_SIZE_Z": [1, 2, 4]}
 
 
 def draft(source: Path, kernel: str = "") -> str:
@@ -55,142 +40,90 @@ def draft(source: Path, kernel: str = "") -> str:
 
     Raises UsageError when the source cannot be read or has no such kernel.
     """
-    text = without_dead(written_out(without_strings(without_comments(with_includes(source)))))
-    # With blanks for what macros are, which only looks like a kernel.
-    plain = re.sub(r"(?m)^[ \t]*#[ \t]*define\b(?:\\\n|.)*$", lambda macro: re.sub(r"\S", " ", macro[0]), text)
-    kernels = {found["name"]: found for found in heads(plain) if not _IS_MADE.match(found["arguments"])}
+    text = without_comments(with_includes(source))
+    every = Unit(preprocess(text, lambda _: True))
+    usual = Unit(preprocess(text, lambda name: OF_COMPILER.match(name) is not None))
+    # First those that are built without options, also of several of one name.
+    kernels = {found.name: found for found in usual.kernels}
+    others = {found.name: found for found in every.kernels}
+    kernels |= {name: found for name, found in others.items() if name not in kernels}
     if not kernels:
-        what = "has kernels only that macros write" if any(heads(text)) else "defines no kernel"
-        raise UsageError(f"{source} {what}", hint="write the kernel file by hand: autotune help own")
+        raise UsageError(f"{source} defines no kernel", hint="write the kernel file by hand: autotune help own")
     name = kernel or next(iter(kernels))
     if name not in kernels:
         hint = did_you_mean(name, kernels) or f"there are {', '.join(kernels)}"
         raise UsageError(f"{source} has no kernel {name[:80]!r}", hint=hint)
-    found = kernels[name]
-    body = text[found.end() :]
-    body = body[: next((other.start() for other in heads(plain[found.end() :])), None)]
-    before = re.split(r"[;}]", text[max(0, found.start() - 300) : found.start()])[-1]
-    group = _GROUP.search(before + found[0])
-    required = group[1] if group else ""
-    others = [other for other in kernels if other != name]
-    # Conditions of the preprocessor may choose among several kernels of this name.
-    same = islice((head for head in heads(plain) if head["name"] == name), _MOST_OF_ONE_NAME)
-    every = "".join(text[head.start() : end_of(text, head.end() - 1)] for head in same)
-    source_ = _Source(text=text, kernel=name, others=others, body=f"{required};{body}{helpers(plain, body)}{every}")
-    arguments = {
-        argument.name: replace(argument, type=source_.type_of(shown_as(argument, body)))
-        for argument in declared_arguments(without_names_of_pointers(found["arguments"], text), body)
-    }
-    return "\n".join(_lines(source.name, source_, list(arguments.values()), required))
+    unit = every if name in others else usual
+    return "\n".join(_Draft(source.name, text, kernels[name], [*kernels], unit).lines())
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Source:
-    """The text of a source without comments, and of the kernel that is to be described."""
+@dataclass(frozen=True)
+class _Draft:
+    """What is known of a kernel that is to be described."""
 
+    source: str
     text: str
-    kernel: str
-    others: list[str]
-    body: str
+    kernel: Function
+    kernels: list[str]
+    unit: Unit
+    """The source with all that conditions of the preprocessor choose from."""
 
-    @property
+    # What the source tells
+
+    @cached_property
+    def _same(self) -> list[Function]:
+        return [kernel for kernel in self.unit.kernels if kernel.name == self.kernel.name]
+
+    @cached_property
+    def body(self) -> Code:
+        """Of all kernels of that name."""
+        return sum((kernel.code for kernel in self._same), Code(self.unit))
+
+    @cached_property
+    def code(self) -> Code:
+        """The kernel with the functions that it calls."""
+        return self.body + self.unit.helpers(self.body)
+
+    @cached_property
     def dimensions(self) -> int:
         """How many dimensions the kernel asks for its place in."""
-        return self._asked("global|local|group|num|enqueued")
+        return self.code.asked("global|local|group|num|enqueued")
 
-    @property
+    @cached_property
     def local_dimensions(self) -> int:
         """How many of them its work-group seems to have: more than those of whole work-groups only."""
-        return self._asked("global|local|enqueued_local")
+        return self.code.asked("global|local|enqueued_local")
 
-    def _asked(self, what: str) -> int:
-        asked = re.findall(rf"\bget_(?:{what})_\w+\s*\(\s*([012])\s*\)", self.body)
-        return max(map(int, asked), default=0) + 1
-
-    @property
+    @cached_property
     def numbers(self) -> dict[str, int]:
         """Numbers that are defined, and used other than to ask whether they are."""
         plain = re.sub(r"^[ \t]*#[ \t]*(?:ifn?def|undef)\b.*$|\bdefined\s*\(?\s*\w+", "", self.text, flags=re.MULTILINE)
         defined = {name: int(value) for name, value in _DEFINE.findall(self.text) if self._definitions(name) == 1}
         return {name: value for name, value in defined.items() if len(re.findall(rf"\b{name}\b", plain)) > 1}
 
-    @property
-    def undefined(self) -> list[str]:
-        """Names that the kernel or a condition of the preprocessor uses, and nothing defines, as for ``-D`` options."""
-        plain = re.sub(r'"[^"\n]*"|\bdefined[ \t]*\(?[ \t]*\w+', "", self.text)
-        conditions = " ".join(re.findall(r"^[ \t]*#[ \t]*(?:el)?if\b(.*)$", plain, re.MULTILINE))
-        macros = " ".join(re.findall(r"^[ \t]*#[ \t]*define[ \t]+\w+[ \t]+(\S.*)$", plain, re.MULTILINE))
-        unrolled = " ".join(re.findall(r"#[ \t]*pragma[ \t]+unroll[ \t(]+([A-Za-z_]\w*)", self.body))
-        macros = f"{unrolled} {re.sub(r'__attribute__ *[(]+.*?[)]{2}', '', macros)}"
-        text = f"{re.sub(r'#.*', '', self.body)} {conditions} {macros}"
-        used = re.findall(r"(?<![.\w>])([A-Za-z_]\w*)\b(?!\s*\()", text)
-        names = dict.fromkeys(name for name in used if not OF_LANGUAGE.fullmatch(name))
-        return [name for name in names if name not in self._of_macros and not self._defines(name)]
-
-    @cached_property
-    def _of_macros(self) -> set[str]:
-        """Names that macros with parameters declare, such as the index of a loop."""
-        found: set[str] = set()
-        macros = re.findall(r"#[ \t]*define[ \t]+(\w+)\(([\w \t,]*)\)(.*)", self.text)
-        for macro, parameters, text in macros[:_MOST_MACROS]:
-            made = [bool(re.search(rf"[a-z]\w*[ \t]+{name}[ \t]*=", text)) for name in re.findall(r"\w+", parameters)]
-            for call in re.findall(rf"\b{macro}[ \t]*\(([^;{{}}\n]{{1,200}})", self.text) if any(made) else ():
-                found.update(name.strip() for name, is_made in zip(call.split(","), made, strict=False) if is_made)
-        return found
-
-    @property
-    def switches(self) -> list[str]:
-        """Names that conditions ask for and nothing defines, as options of the compiler do."""
-        asked = re.findall(r"(?m)^[ \t]*#[ \t]*ifn?def[ \t]+(\w+)|\bdefined[ \t]*\(?[ \t]*(\w+)", self.text)
-        names = dict.fromkeys(first or second for first, second in asked)
-        return [name for name in names if not self._definitions(name) and not _OF_COMPILER.match(name)][:20]
-
     def _definitions(self, name: str) -> int:
         """How often a name is defined: more than once where the source derives it from others."""
         return len(re.findall(rf"#[ \t]*define[ \t]+{name}\b", self.text))
 
-    def type_of(self, name: str) -> str:
-        """Return the type of OpenCL C that a name of a type stands for first in the source; else the name."""
-        for _ in range(4):
-            made = rf"\btypedef\s+(\w+)\s+{name}\s*;|#[ \t]*define[ \t]+{name}[ \t]+(\w+)[ \t]*$"
-            found = re.search(made, self._usual, re.MULTILINE)
-            name = (found[1] or found[2]) if found else name
-        return name
+    @cached_property
+    def undefined(self) -> list[str]:
+        """Names that the kernel or a condition of the preprocessor uses, and nothing defines, as for ``-D`` options."""
+        conditions = " ".join(re.findall(r"^[ \t]*#[ \t]*(?:el)?if\b(.*)$", self.text, re.MULTILINE))
+        unrolled = " ".join(re.findall(r"#[ \t]*pragma[ \t]+unroll[ \t(]+([A-Za-z_]\w*)", self.text))
+        groups = " ".join(group for kernel in self._same for group in REQUIRED.findall(kernel.code.text))
+        others = re.sub(r"\bdefined[ \t]*\(?[ \t]*\w+", "", f"{groups} {conditions} {unrolled}")
+        used = [*self.code.names, *re.findall(r"\b[A-Za-z_]\w*\b(?!\s*\()", others)]
+        known = {*self.unit.declared, *re.findall(r"#[ \t]*define[ \t]+(\w+)", self.text)}
+        return [name for name in dict.fromkeys(used) if name not in known and not _OF_LANGUAGE.fullmatch(name)]
 
     @cached_property
-    def _usual(self) -> str:
-        """The text without what only options of the compiler include."""
-        defined = {*re.findall(r"#[ \t]*define[ \t]+(\w+)", self.text)}
-        return without_dead(self.text, lambda name: name not in defined and not _OF_COMPILER.match(name))
+    def switches(self) -> list[str]:
+        """Names that conditions ask for and nothing defines, as options of the compiler do."""
+        asked = re.findall(r"(?m)^[ \t]*#[ \t]*ifn?def[ \t]+(\w+)|\bdefined[ \t]*\(?[ \t]*(\w+)", self.text)
+        names = dict.fromkeys(first or second for first, second in asked)
+        return [name for name in names if not self._definitions(name) and not OF_COMPILER.match(name)][:20]
 
-    @cached_property
-    def _declarations(self) -> tuple[str, str]:
-        """The text without what is no declaration, and this without what stands in parentheses."""
-        keywords = r"\b(?:return|else|case|defined|if|elif|sizeof)\b"
-        plain = re.sub(rf"#[ \t]*pragma\b.*|{_GROUP.pattern}", "", re.sub(keywords, "(", self.text))
-        without = re.sub(r"#[ \t]*define\b.*", "", plain)
-        for _ in range(8):
-            without = re.sub(r"\([^()]*\)", "", without)
-        return plain, without
-
-    @cached_property
-    def _pointed_to(self) -> str:
-        """What stands before the star of a declared pointer, as a pattern: a type; in a product it is a number."""
-        kind = r"\b(?:u?(?:char|short|int|long)|float|double|half|void|bool|size_t|unsigned)\d*|\b\w+_t"
-        qualified = r"\b(?:__)?(?:global|local|constant|private|const|struct)\s+\w+"
-        made = re.findall(r"\btypedef\s(?:[^;{}]{0,200}[\s*])?(\w+)\s*;", self.text)[:200]
-        return "|".join([kind, qualified, *(rf"\b{name}" for name in made)])
-
-    def _defines(self, name: str) -> bool:
-        plain, without = self._declarations
-        pointer = rf"(?:{self._pointed_to})\s*\*+\s*{name}\s*[=;,)\[]"
-        again = rf",\s*\*+\s*{name}\s*[=;,)\[]|\bfor\s*\(\s*\w+\s+[^;]*,\s*{name}\b"
-        declared = rf"[A-Za-z_]\w*\s+{name}\b|#\s*define\s+{name}\b|{pointer}|{again}"
-        if re.search(declared, plain):
-            return True
-        return re.search(rf"[,}}]\s*{name}\s*(?:[=;,)\[]|$)", without, re.MULTILINE) is not None
-
-    def values_of(self, name: str) -> list[int]:
+    def _values_of(self, name: str) -> list[int]:
         """Return values for a name that is not defined: those that conditions compare with, or powers of two."""
         compared = {int(v) for v in re.findall(rf"#.*\b{name}\s*[=!>]=\s*(\d{{1,9}})\b", self.text)}
         above = {int(v) for v in re.findall(rf"#.*\b{name}\s*>\s*(\d{{1,4}})\b", self.text)}
@@ -204,102 +137,175 @@ class _Source:
             return [1, 2, 4, 8]
         return [0, 1] if compared or is_switch or re.search("(?i)pad", name) else [16, 4, 8, 32, 64]
 
+    # What is chosen
 
-def _lines(name: str, source: _Source, arguments: list[Argument], group: str) -> Iterator[str]:
-    numbers = [a for a in arguments if not a.is_pointer and not is_image(a) and a.element[0] in ("int32", "uint32")]
-    large = [name for name, value in source.numbers.items() if value > _LARGEST]
-    taken = [a.name for a in numbers if hasattr(Problem, a.name) or a.name in RESERVED]
-    free = [a.name for a in numbers if a.name not in taken and not _NO_SIZES.fullmatch(a.name)]
-    sizes = free or large or ["n"]
-    parameters = {
-        key: values_near(key, value, source.text) for key, value in source.numbers.items() if key not in sizes
-    }
-    parameters = {key: values for key, values in parameters.items() if len(values) > 1}
-    known = {a.name for a in arguments}
-    undefined = {key: source.values_of(key) for key in source.undefined if key not in known}
-    local = _work_group(source, group, list(undefined))
-    one = {"LOCAL_SIZE": [64, 16, 32, 128, 256], "LOCAL_SIZE_Z": [1, 2, 4]}
-    made = {part: one.get(part, [16, 1, 4, 8, 32]) for part in local if part.startswith("LOCAL_SIZE")}
-    family = re.sub(r"[^a-z0-9_]", "_", source.kernel.lower()).lstrip("_0123456789")[:32] or "kernel"
-    if source.others:
-        yield f"# Other kernels of the source (--kernel NAME): {', '.join(source.others[:20])}"
-    yield f'name = "{family}"'
-    yield f'source = "{name}"'
-    yield "# Work-items in each dimension, and the work-group: formulas over sizes and parameters."
-    padded = [*local, *["1"] * (source.dimensions - len(local))]
-    groups = {"global_size": ", ".join(_items(source, sizes, local)), "local_size": ", ".join(padded)}
-    lines = [a for a in arguments if a.type == "image1d_buffer_t"]
-    if lines:
-        written = ", ".join(f'{key} = "{value}"' for key, value in groups.items())
-        named = ", ".join(f'"{a.name}"' for a in arguments)
-        yield f'launches = [{{ kernel = "{source.kernel}", {written}, arguments = [{named}] }}]  # check this'
-    else:
-        yield f'kernel = "{source.kernel}"'
-        yield f'global_size = "{groups["global_size"]}"  # check this'
-        yield f'local_size = "{groups["local_size"]}"'
-    tied = [size for size in sizes if size in large]
-    if tied:
-        defines = ", ".join(f'{size} = "{size}"' for size in tied)
-        yield f"defines = {{ {defines} }}  # sizes that the source defines"
-    yield ""
-    yield "[sizes]  # what is tuned unless other sizes are asked for"
-    yield from (f"{size} = {source.numbers.get(size, _USUAL_SIZE)}" for size in dict.fromkeys(sizes))
-    yield ""
-    yield "[parameters]  # values to choose from; the first is used now unless [default] says otherwise"
-    for key, values in {**made, **parameters}.items():
-        yield f"{key} = {_first(source.numbers.get(key, values[0]), values)}"
-    for key, values in undefined.items():
-        yield f"{key} = {values}  # the source does not define it: check this"
-    if source.switches:
-        asked = ", ".join(source.switches)
-        yield f"# Parameters are always defined. The source asks with #ifdef: {asked} (autotune help own)"
-    yield ""
-    yield "[arguments]  # in order; `size` is in elements"
-    outputs = [a.name for a in arguments if a.is_written and a.is_pointer and not a.is_fixed]
-    if not outputs:
-        free = [a.name for a in arguments if a.is_pointer and not a.is_fixed]
-        outputs = [name for name in free if _OUTPUT_NAMES.fullmatch(name)] or free
-    items_of_group = " * ".join(local)
-    shape = sizes if len(sizes) > 1 or source.dimensions == 1 else sizes * 2
-    for a in lines:
-        access = ', access = "out"' if a.has("write_only") else ""
-        yield f'{a.name}_data = {{ buffer = "{_channel(a, source)}", size = "{" * ".join(shape[:2])}"{access} }}'
-    for a in arguments:
-        yield f"{a.name} = {{ {_entry(a, shape, a.name in outputs, items_of_group, source)} }}{_doubt(a)}"
-    yield ""
-    yield "# Small and ragged sizes at which it must be right too, for autotune check:"
-    small = ", ".join(f"{name} = {37 + 16 * number}" for number, name in enumerate(dict.fromkeys(sizes)))
-    yield f"# [[check]]\n# {small.replace(', ', chr(10) + '# ')}"
-    yield "# The default says what is right. A plain kernel or a Python function is better:"
-    yield '# [reference]\n# python = "reference.py:reference"'
-    yield ""
+    @cached_property
+    def arguments(self) -> list[Argument]:
+        """The kernel's, with the types by which its body reads them."""
+        found = {}
+        for argument in self.kernel.arguments:
+            kind = self.kernel.code.type_read_as(argument)
+            meaning = self.unit.types.get(kind)
+            found[argument.name] = replace(argument, type=meaning.type if meaning else kind)
+        return [*found.values()]
 
+    @cached_property
+    def _large(self) -> list[str]:
+        return [name for name, value in self.numbers.items() if value > _LARGEST]
 
-def _work_group(source: _Source, required: str, undefined: list[str]) -> list[str]:
-    """Return the work-group: what is required, names that seem to be it, or parameters of our own."""
-    parts = [part.strip() for part in required.split(",")] if required else []
-    while len(parts) > 1 and parts[-1] == "1":
-        parts.pop()
-    for pattern in _GROUP_NAMES:
-        numbers = [*(name for name, value in source.numbers.items() if value), *undefined]
-        named = sorted(name for name in numbers if pattern.search(name) and not _NO_GROUP.search(name))
-        if not parts and len(named) in (source.local_dimensions, source.dimensions):
-            parts = named
-    axes = _AXES[: source.local_dimensions]
-    own = ["LOCAL_SIZE"] if len(axes) == 1 else [f"LOCAL_SIZE_{axis}" for axis in axes]
-    return parts or own
+    @cached_property
+    def sizes(self) -> list[str]:
+        """Whole numbers among the arguments, or large ones that the source defines."""
+        whole = (a.name for a in self.arguments if not a.is_pointer and a.element[0] in ("int32", "uint32"))
+        free = [name for name in whole if not hasattr(Problem, name) and name not in RESERVED]
+        return [name for name in free if not _NO_SIZES.fullmatch(name)] or self._large or ["n"]
 
+    @cached_property
+    def defined_sizes(self) -> list[str]:
+        """Sizes that the source takes from definitions."""
+        return [size for size in self.sizes if size in self._large or size in self.undefined]
 
-def _items(source: _Source, sizes: list[str], local: list[str]) -> list[str]:
-    """Return guesses of the work-items in each dimension: whole work-groups over a size, or one for each of a size."""
-    first = sizes[:2]
-    if len([size for size in first if _WIDE.fullmatch(size)]) == 1:
-        first.sort(key=lambda size: not _WIDE.fullmatch(size))
-    along = [*first, *sizes[2:]] if len(sizes) > 1 else sizes * min(2, source.dimensions)
-    dimensions = max(source.dimensions, len(local))
-    parts = [*local, *[""] * (dimensions - len(local))]
-    pairs = zip(along + [""] * dimensions, parts, strict=False)
-    return [f"round_up({size}, {part})" if size and part else size or part or "1" for size, part in pairs]
+    @cached_property
+    def missing(self) -> dict[str, list[int]]:
+        """Parameters that the source does not define, with values."""
+        others = {argument.name for argument in self.arguments} | {*self.sizes}
+        return {name: self._values_of(name) for name in self.undefined if name not in others}
+
+    @cached_property
+    def work_group(self) -> list[str]:
+        """What is required, names that seem to be it, or parameters of our own."""
+        parts = [part.strip() for part in self.kernel.required.split(",") if part.strip()]
+        while len(parts) > 1 and parts[-1] == "1":
+            parts.pop()
+        for pattern in _GROUP_NAMES:
+            numbers = [*(name for name, value in self.numbers.items() if value), *self.missing]
+            named = sorted(name for name in numbers if pattern.search(name) and not _NO_GROUP.search(name))
+            if not parts and len(named) in (self.local_dimensions, self.dimensions):
+                parts = named
+        axes = _AXES[: self.local_dimensions]
+        return parts or (["LOCAL_SIZE"] if len(axes) == 1 else [f"LOCAL_SIZE_{axis}" for axis in axes])
+
+    @cached_property
+    def parameters(self) -> dict[str, list[int]]:
+        """Parameters for the work-group and those that the source defines, with values, the usual one first."""
+        own = [part for part in self.work_group if part.startswith("LOCAL_SIZE")]
+        found = {part: _OWN_VALUES.get(part, [16, 1, 4, 8, 32]) for part in own}
+        for name, value in self.numbers.items():
+            values = values_near(name, value, self.text)
+            if name not in self.sizes and len(values) > 1:
+                found[name] = [value, *(other for other in values if other != value)]
+        return found
+
+    @cached_property
+    def outputs(self) -> list[str]:
+        free = [a.name for a in self.arguments if a.is_pointer and not a.is_fixed]
+        written = [name for name in free if self.body.access(name)[0]]
+        return written or [name for name in free if _OUTPUT_NAMES.fullmatch(name)] or free
+
+    # What is written
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the kernel file."""
+        family = re.sub(r"[^a-z0-9_]", "_", self.kernel.name.lower()).lstrip("_0123456789")[:32] or "kernel"
+        if others := [name for name in self.kernels if name != self.kernel.name]:
+            yield f"# Other kernels of the source (--kernel NAME): {', '.join(others[:20])}"
+        yield f'name = "{family}"'
+        yield f'source = "{self.source}"'
+        yield "# Work-items in each dimension, and the work-group: formulas over sizes and parameters."
+        yield from self._launch()
+        if self.defined_sizes:
+            defines = ", ".join(f'{size} = "{size}"' for size in self.defined_sizes)
+            yield f"defines = {{ {defines} }}  # sizes that the source defines, or its build"
+        yield ""
+        yield "[sizes]  # what is tuned unless other sizes are asked for"
+        yield from (f"{size} = {self.numbers.get(size, _USUAL_SIZE)}" for size in dict.fromkeys(self.sizes))
+        yield ""
+        yield "[parameters]  # values to choose from; the first is used now unless [default] says otherwise"
+        yield from (f"{name} = {values}" for name, values in self.parameters.items())
+        for name, values in self.missing.items():
+            yield f"{name} = {values}  # the source does not define it: check this"
+        if self.switches:
+            asked = ", ".join(self.switches)
+            yield f"# Parameters are always defined. The source asks with #ifdef: {asked} (autotune help own)"
+        yield ""
+        yield "[arguments]  # in order; `size` is in elements"
+        yield from self._buffers_of_lines()
+        yield from (f"{a.name} = {{ {self._entry(a)} }}{self._doubt(a)}" for a in self.arguments)
+        yield ""
+        yield "# Small and ragged sizes at which it must be right too, for autotune check:"
+        small = [f"# {name} = {37 + 16 * number}" for number, name in enumerate(dict.fromkeys(self.sizes))]
+        yield from ("# [[check]]", *small)
+        yield "# The default says what is right. A plain kernel or a Python function is better:"
+        yield '# [reference]\n# python = "reference.py:reference"'
+        yield ""
+
+    def _launch(self) -> Iterator[str]:
+        padded = [*self.work_group, *["1"] * (self.dimensions - len(self.work_group))]
+        groups = {"global_size": ", ".join(self._work_items()), "local_size": ", ".join(padded)}
+        if any(a.type == "image1d_buffer_t" for a in self.arguments):
+            written = ", ".join(f'{key} = "{value}"' for key, value in groups.items())
+            named = ", ".join(f'"{a.name}"' for a in self.arguments)
+            yield f'launches = [{{ kernel = "{self.kernel.name}", {written}, arguments = [{named}] }}]  # check this'
+        else:
+            yield f'kernel = "{self.kernel.name}"'
+            yield f'global_size = "{groups["global_size"]}"  # check this'
+            yield f'local_size = "{groups["local_size"]}"'
+
+    def _work_items(self) -> list[str]:
+        """Return guesses of the work-items in each dimension: whole work-groups over a size, or one for each."""
+        first = self.sizes[:2]
+        if len([size for size in first if _WIDE.fullmatch(size)]) == 1:
+            first.sort(key=lambda size: not _WIDE.fullmatch(size))
+        along = [*first, *self.sizes[2:]] if len(self.sizes) > 1 else self.sizes * min(2, self.dimensions)
+        dimensions = max(self.dimensions, len(self.work_group))
+        parts = [*self.work_group, *[""] * (dimensions - len(self.work_group))]
+        pairs = zip(along + [""] * dimensions, parts, strict=False)
+        return [f"round_up({size}, {part})" if size and part else size or part or "1" for size, part in pairs]
+
+    @cached_property
+    def _shape(self) -> list[str]:
+        return self.sizes if len(self.sizes) > 1 or self.dimensions == 1 else self.sizes * 2
+
+    def _buffers_of_lines(self) -> Iterator[str]:
+        for a in self.arguments:
+            if a.type == "image1d_buffer_t":
+                access = ', access = "out"' if "write_only" in a.words else ""
+                size = " * ".join(self._shape[:2])
+                yield f'{a.name}_data = {{ buffer = "{self._channel(a)}", size = "{size}"{access} }}'
+
+    def _entry(self, argument: Argument) -> str:
+        """Return what an argument is given."""
+        size = " * ".join(self._shape[:2])
+        element, width = argument.element
+        if argument.is_image:
+            access = ', access = "out"' if "write_only" in argument.words else ""
+            if argument.type == "image1d_buffer_t":
+                return f'line = "{self._channel(argument)}", size = "{size}", over = "{argument.name}_data"{access}'
+            return f'image = "{self._channel(argument)}", size = "4 * {self._shape[0]}, {self._shape[-1]}"{access}'
+        if argument.is_pointer and "local" in argument.words:
+            count = f"({argument.length})" if argument.length else " * ".join(self.work_group)
+            return f'local = "{width * ELEMENT_TYPES[element].size_bytes} * {count}"'
+        if argument.is_pointer:
+            is_used = self.body.access(argument.name)[1]
+            access = f', access = "{"inout" if is_used else "out"}"' if argument.name in self.outputs else ""
+            return f'buffer = "{element}", size = "{f"{width} * " if width > 1 else ""}{size}"{access}'
+        if argument.name in self._shape:
+            return f'scalar = "{element}", value = "{argument.name}"'
+        return f'scalar = "{element}", value = {0 if re.search("(?i)off|pad", argument.name) else 1}'
+
+    def _channel(self, argument: Argument) -> str:
+        """Return the type in which a kernel reads or writes an image."""
+        for function, values in self.code.calls:
+            if re.fullmatch("(?:read|write)_imageh", function) and self.unit.text_of(values[0]) == argument.name:
+                return "float16"
+        return "float32"
+
+    def _doubt(self, argument: Argument) -> str:
+        """Return a comment on an argument that may be another than it seems."""
+        is_known = argument.is_image or argument.element[0] != "uint8" or argument.type in ("uchar", "bool")
+        is_plain = is_known and re.search(rf"\b{argument.type.removeprefix('u')}\b|\b{argument.type}\b", argument.text)
+        is_local = "local" in argument.words and not argument.length
+        return "" if is_plain and not is_local else f"  # check this: it is {' '.join(argument.text.split())}"
 
 
 def is_counted(name: str, source: str) -> bool:
@@ -319,38 +325,3 @@ def values_near(name: str, value: int, source: str) -> list[int]:
     if value > _LARGEST or value & (value - 1):
         return [value]
     return [v for v in (value // 4, value // 2, value, 2 * value, 4 * value) if 1 <= v <= _LARGEST]
-
-
-def _first(value: int, values: list[int]) -> list[int]:
-    return [value, *(other for other in values if other != value)]
-
-
-def _doubt(argument: Argument) -> str:
-    """Return a comment on an argument whose type is not one of OpenCL C."""
-    is_known = is_image(argument) or argument.element[0] != "uint8" or argument.type in ("uchar", "bool")
-    is_plain = is_known and re.search(rf"\b{argument.type.removeprefix('u')}\b|\b{argument.type}\b", argument.text)
-    return "" if is_plain else f"  # check this: it is {' '.join(argument.text.split())}"
-
-
-def _channel(argument: Argument, source: _Source) -> str:
-    """Return the type in which a kernel reads or writes an image."""
-    found = re.search(rf"\b(?:read|write)_image(\w+)\s*\(\s*{argument.name}\b", source.body)
-    return {"h": "float16"}.get(found[1] if found else "", "float32")
-
-
-def _entry(argument: Argument, sizes: list[str], is_output: bool, work_group: str, source: _Source) -> str:
-    size = " * ".join(sizes[:2])
-    element, width = argument.element
-    if is_image(argument):
-        access = ', access = "out"' if argument.has("write_only") else ""
-        if argument.type == "image1d_buffer_t":
-            return f'line = "{_channel(argument, source)}", size = "{size}", over = "{argument.name}_data"{access}'
-        return f'image = "{_channel(argument, source)}", size = "4 * {sizes[0]}, {sizes[-1]}"{access}'
-    if argument.is_pointer and argument.has("local"):
-        return f'local = "{width * ELEMENT_TYPES[element].size_bytes} * {work_group}"'
-    if argument.is_pointer:
-        access = f', access = "{"inout" if argument.is_updated else "out"}"' if is_output else ""
-        return f'buffer = "{element}", size = "{f"{width} * " if width > 1 else ""}{size}"{access}'
-    if argument.name in sizes:
-        return f'scalar = "{element}", value = "{argument.name}"'
-    return f'scalar = "{element}", value = {0 if re.search("(?i)off|pad", argument.name) else 1}'

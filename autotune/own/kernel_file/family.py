@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,6 @@ from autotune.model.problem import Problem
 from autotune.model.trial import Request
 from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, LaunchEntry, names_in
 from autotune.own.kernel_file.reading import BESIDE_SIZES, parts, read_kernel_file
-from autotune.own.kernel_file.signature import check_signatures
 from autotune.own.kernel_file.source import template_of
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Case, Constraint, KernelFamily, Parameter
@@ -135,7 +135,10 @@ class FileFamily(KernelFamily):
         self.template_files = texts  # type: ignore[misc]
         self.checks = tuple(self.problem_type.from_dict({**file.sizes, **sizes}) for sizes in file.check)
         self._check_use(texts[f"{file.name}.cl.j2"])
-        check_signatures(file)
+        if find_spec("tree_sitter"):  # which is absent where kernels only run: the file was checked where it was tuned
+            from autotune.own.kernel_file.signature import check_signatures
+
+            check_signatures(file)
         self.remedy = f"run `autotune check {file.path}`, which says more"  # type: ignore[misc]
 
     @property

@@ -5,17 +5,10 @@ from collections.abc import Iterator, Sequence
 
 from autotune.errors import UsageError
 from autotune.model.problem import ELEMENT_TYPES
-from autotune.own.kernel_file.declarations import (
-    C_TYPES,
-    Argument,
-    declared_arguments,
-    heads,
-    is_image,
-    without_comments,
-    without_dead,
-)
 from autotune.own.kernel_file.format import KernelFile, LaunchEntry
-from autotune.own.kernel_file.source import TEMPLATE, inside, with_includes
+from autotune.own.kernel_file.preprocessor import OF_COMPILER, Preprocessed, preprocess, without_comments
+from autotune.own.kernel_file.source import TEMPLATE, inside, with_includes, without_definitions
+from autotune.own.kernel_file.syntax import C_TYPES, Argument, Unit
 
 
 def check_signatures(file: KernelFile) -> None:
@@ -54,26 +47,43 @@ def _launches(file: KernelFile) -> Iterator[tuple[LaunchEntry, Sequence[str]]]:
 
 def _text(file: KernelFile, sources: Sequence[str]) -> str:
     folder = file.path.parent
-    texts = (with_includes(inside(folder, name), folder) for name in sources)
-    return without_dead(without_comments("\n".join(texts)))
+    return without_comments("\n".join(with_includes(inside(folder, name), folder) for name in sources))
 
 
-def _declared(file: KernelFile, launch: LaunchEntry, text: str) -> list[Argument] | None:
+def _declared(file: KernelFile, launch: LaunchEntry, text: str) -> Sequence[Argument] | None:
     """Return the arguments that a launch's kernel declares; None where the text does not tell.
 
     Raises UsageError where no source has the kernel.
     """
-    known = {head["name"]: head for head in heads(text)}
-    is_made = "##" in text or any(launch.kernel in option for option in file.build_options)
+    kernels = [kernel for reading in _readings(file, text) for kernel in Unit(reading).kernels]
+    found = [kernel.arguments for kernel in kernels if kernel.name == launch.kernel]
     words = {*re.findall(r"\w+", text)}
-    if not is_made and launch.kernel not in words and (known or "include" not in words):
-        hint = f"there are {', '.join(known)}" if known else "there is none at all"
+    is_made = "##" in text or any(launch.kernel in option for option in file.build_options)
+    if not found and not is_made and launch.kernel not in words and (kernels or "include" not in words):
+        names = dict.fromkeys(kernel.name for kernel in kernels)
+        hint = f"there are {', '.join(names)}" if names else "there is none at all"
         raise UsageError(f"{file.path}: no source has a kernel {launch.kernel}", hint=hint)
-    found = [head["arguments"] for head in heads(text) if head["name"] == launch.kernel]
-    if len(found) != 1 or re.search(r"[#(]", found[0]):
+    if not found or any(other != found[0] for other in found) or not all(argument.type for argument in found[0]):
         return None
-    declared = [*declared_arguments(found[0], "")]
-    return declared if all(len(re.findall(r"\w+", argument.text)) > 1 for argument in declared) else None
+    return found[0]
+
+
+def _readings(file: KernelFile, text: str) -> Iterator[Preprocessed]:
+    """Yield what the preprocessor may make of a source, with and without what a parameter or an option decides."""
+    words = re.findall(r"\w+", " ".join(file.build_options))
+    chosen = {*file.parameters, *file.defines, *words, *(word.removeprefix("D") for word in words)}
+    text = without_definitions(text, [*chosen])
+    is_whole = not re.search(r"(?m)^[ \t]*#[ \t]*include\b", text)
+
+    def is_unknown(name: str) -> bool:
+        return not is_whole or name in chosen or OF_COMPILER.match(name) is not None
+
+    seen = set[str]()
+    for assumed in (None, True, False):
+        reading = preprocess(text, is_unknown, assumed)
+        if reading.text not in seen:
+            seen.add(reading.text)
+            yield reading
 
 
 def _changes(file: KernelFile, argument: Argument, text: str) -> bool:
@@ -96,7 +106,7 @@ def _faults(file: KernelFile, launch: LaunchEntry, declared: Sequence[Argument],
         yield f"takes its arguments in the order {', '.join(wanted)}, and is given {', '.join(given)}"
     for name, argument in zip(given, declared, strict=False):
         entry = file.arguments[name]
-        is_memory = argument.is_pointer or is_image(argument)
+        is_memory = argument.is_pointer or argument.is_image
         kind = C_TYPES.get(argument.type, "")
         if argument.type == "sampler_t":
             yield f"takes a sampler ({argument.text}): declare it in the source, since a file cannot give one"

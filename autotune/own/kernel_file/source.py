@@ -9,7 +9,7 @@ from autotune.errors import UsageError
 from autotune.own.kernel_file.format import MOST_SOURCE_BYTES, KernelFile
 
 TEMPLATE = ".j2"
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]{1,500})"[^\n]*$', re.MULTILINE)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]{1,500})[">][^\n]*$', re.MULTILINE)
 _ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b[^\n]*$", re.MULTILINE)
 _MOST_INCLUDED = 100
 
@@ -26,13 +26,13 @@ def template_of(file: KernelFile, sources: Sequence[str]) -> str:
     texts = ["\n".join(lines)] if not all(name.endswith(TEMPLATE) for name in sources) else []
     for name in sources:
         text = with_includes(inside(folder, name), folder)
-        own = f'#line 1 "{Path(name).name}"\n{_verbatim(_without_definitions(text, names))}'
+        own = f'#line 1 "{Path(name).name}"\n{_verbatim(without_definitions(text, names))}'
         texts.append(text if name.endswith(TEMPLATE) else own)
     return "\n".join(texts)
 
 
-def _without_definitions(text: str, names: Sequence[str]) -> str:
-    """Return a source without the lines that define these names: the kernel file says what their values are."""
+def without_definitions(text: str, names: Sequence[str]) -> str:
+    """Return a source without the lines that define these words: the kernel file says what their values are."""
     rest = r"(?:\\\r?\n|//(?:\\\r?\n|.)*|/\*(?s:.{0,4096}?)\*/|.)*$"  # a comment may go on for lines
     pattern = rf"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(?:{'|'.join(names)})\b(?!\(){rest}"
     return re.sub(pattern, lambda found: "\n" * found[0].count("\n"), text, flags=re.MULTILINE)
@@ -76,7 +76,7 @@ def with_includes(path: Path, folder: Path | None = None) -> str:
             count += 1
             if count > _MOST_INCLUDED:
                 raise UsageError(f"{path} includes more than {_MOST_INCLUDED} files, perhaps itself")
-            other = inside(root, str(beside))
+            other = inside(root, str(beside.resolve()))
             if other in holders and _ONCE.search(read_text(other)):
                 return ""
             return once(of(other, holders), other.relative_to(root.resolve()).as_posix())

@@ -43,6 +43,7 @@ FINALISTS_MEMORY = 0.25
 """Part of the device's memory that the finalists of a problem may take together."""
 FOLDER = "autotune-job"
 """Folder of everything in a bundle."""
+_ARM = ("aarch64", "armv7l")
 _SCRIPT = Path(__file__).with_name("run.sh")
 
 
@@ -99,6 +100,13 @@ def make_bundle(
     finally:
         draft.unlink(missing_ok=True)
     return list(agents)
+
+
+def check_agents(device: Device) -> None:
+    """Raise DeviceSelectionError where a bundle for a phone's GPU would have no agent that runs on its processor."""
+    on_arm = [target for target in (*ANDROID.values(), *LINUX.values()) if target.machine in _ARM]
+    if device.family in ("adreno", "mali") and not any(map(can_build, on_arm)):
+        build_agent(on_arm[0])  # raises, with what can be done
 
 
 def _member(name: str, mode: int) -> zipfile.ZipInfo:

@@ -31,7 +31,7 @@ def bundle_command(options: argparse.Namespace) -> int:
         check_algorithms(name, options.algorithm)
     from autotune.cli.lookup import named_or_absent_device
     from autotune.kernels.presets import fitting
-    from autotune.phone.bundle.prepare import FOLDER, make_bundle
+    from autotune.phone.bundle.prepare import FOLDER, check_agents, make_bundle
     from autotune.store import Store
 
     def chosen(request: Request, count: int | str) -> None:
@@ -42,6 +42,7 @@ def bundle_command(options: argparse.Namespace) -> int:
 
     with Store.open(options.db) as store:
         device = named_or_absent_device(options.device, store.devices())
+        check_agents(device)
         requests, left_out = fitting(own, others, device.limits)
         for message in left_out:
             tell(f"left out: {message}")
