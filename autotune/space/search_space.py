@@ -175,4 +175,8 @@ def _table(
     for axis, layer in enumerate(layers):
         choices = np.array(parameters[layer].values)
         values[parameters[layer].name] = choices.reshape([-1 if other == axis else 1 for other in range(len(layers))])
-    return layers, np.broadcast_to(np.asarray(constraint.condition(values), dtype=bool), shape)
+    try:
+        holds = constraint.condition(values)
+    except ZeroDivisionError:  # by a size alone: it holds for no configuration, as in a lookup
+        holds = False
+    return layers, np.broadcast_to(np.asarray(holds, dtype=bool), shape)

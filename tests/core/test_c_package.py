@@ -672,6 +672,9 @@ def test_weights_are_packed_once_for_each_order_that_kernels_read(
     for other in (rows, tiles):
         assert column.pack(other.problem) == 0
     assert column.packed_bytes() == len(orders) * once
+    others = ("70,1,256 q4_k", "71,1,512 q4_k", "70,1,512 q6_k", "70,1,512 q4_k experts=2")
+    wrong = [to_structure(QGemmProblem.parse(text)) for text in others]
+    assert [column.call(problem=problem) for problem in wrong] == [7] * 4  # AUTOTUNE_NOT_PACKED
     column.lose_weights()
     assert column.call() == 0 and column.is_right()
     on_pocl.c.autotune_release_originals(column.packed)
@@ -679,8 +682,7 @@ def test_weights_are_packed_once_for_each_order_that_kernels_read(
     assert column.unpack() == (0, True)
     as_stored = to_structure(QGemmProblem.parse("70,2,512 q4_k"))  # its kernel reads them as they are in the file
     assert column.call(problem=as_stored) == 7  # AUTOTUNE_NOT_PACKED
-    for wrong in ("70,1,256 q4_k", "71,1,512 q4_k", "70,1,512 q6_k", "70,1,512 q4_k experts=2"):
-        assert column.call(problem=to_structure(QGemmProblem.parse(wrong))) == 7
+    assert [column.call(problem=problem) for problem in wrong] == [7] * 4
     column.release()
 
 
