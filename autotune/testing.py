@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from autotune.model.trial import Build, BuildJob, BuildState, Job, Measurement, 
 from autotune.space.diagram import Paths
 from autotune.space.family import Algorithm, KernelFamily
 from autotune.space.search_space import SearchSpace
+
+if TYPE_CHECKING:
+    from autotune.store import Holder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +201,9 @@ INVENTED_PROCESSOR = Device(
 
 class FakeWorker:
     """Measures by a formula that returns a time in nanoseconds, or the state in which the trial ends."""
+
+    holder: "Holder | None" = None
+    waited_s = 0.0
 
     def __init__(self, outcome: Callable[[Job], float | TrialState]) -> None:
         self._outcome = outcome

@@ -27,7 +27,8 @@ SOURCES = {
     NO_BUILD: "__kernel void gemm() { no such thing }",
 }
 
-_measure, _bind, _allocate = autotune.measure.measurer.Measurer.measure, Session.bind, Session.allocate
+Measurer = autotune.measure.measurer.Measurer
+_build, _measure, _bind, _allocate = Measurer.build, Measurer.measure, Session.bind, Session.allocate
 
 
 def start_badly() -> None:
@@ -69,9 +70,7 @@ def prepare(behaviour: int) -> None:
     Session.allocate = failing.get(behaviour, _allocate)  # type: ignore[method-assign]
 
 
-def measure(
-    self: autotune.measure.measurer.Measurer, job: Any, entering: Callable[[str], None] = lambda _: None
-) -> Any:
+def begin(self: Measurer, job: Any, entering: Callable[[str], None]) -> None:
     prepare(job.seed)
     self._built.clear()
     print("a driver that prints to standard output")
@@ -86,6 +85,15 @@ def measure(
     if job.seed == OWN_FAULT:
         atexit.register(os.abort)  # as some drivers do where a process ends in a hurry
         raise KeyError("a")
+
+
+def build(self: Measurer, job: Any, entering: Callable[[str], None] = lambda _: None) -> Any:
+    begin(self, job, entering)
+    return _build(self, job, entering)
+
+
+def measure(self: Measurer, job: Any, entering: Callable[[str], None] = lambda _: None) -> Any:
+    begin(self, job, entering)
     trial = _measure(self, job, entering)
     if job.seed == POISON:
         Session.run = refuse  # type: ignore[method-assign,assignment]
@@ -94,5 +102,6 @@ def measure(
 
 if __name__ == "__main__":
     start_badly()
-    autotune.measure.measurer.Measurer.measure = measure  # type: ignore[method-assign]
+    Measurer.build = build  # type: ignore[method-assign]
+    Measurer.measure = measure  # type: ignore[method-assign]
     autotune.measure.worker.serve()

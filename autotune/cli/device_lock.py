@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Self
 from autotune.cli.output import tell
 from autotune.device.link import split
 from autotune.errors import AutotuneError, WorkerError
-from autotune.measure.worker import waited_s
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial
 from autotune.paths import user_cache_folder
@@ -84,13 +83,13 @@ class LockedWorker:
     def waited_s(self) -> float:
         """Seconds that the latest trial has waited for the device so far; callable from any thread."""
         since = self._waits_since
-        return self._waited_s + waited_s(self._worker) - self._before_s if since is None else time.monotonic() - since
+        return self._waited_s + self._worker.waited_s - self._before_s if since is None else time.monotonic() - since
 
     def run(self, job: Job) -> Trial:
         self._waits_since = time.monotonic()
         with self._lock:
             self._waited_s, self._waits_since = time.monotonic() - self._waits_since, None
-            self._before_s = waited_s(self._worker)
+            self._before_s = self._worker.waited_s
             return self._worker.run(job)
 
     def close(self) -> None:

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from autotune import child, tracing
 from autotune.device.link import LOOK_S, split, wait_for
+from autotune.device.processors import usable_cores
 from autotune.errors import BuildError, KernelError, WorkerError
+from autotune.model.device import Device
 from autotune.model.plan import Plan, Role
 from autotune.model.trial import Build, BuildJob, BuildState
 
@@ -29,6 +31,24 @@ _STATES = {
     child.Cause.DIED: BuildState.CRASHED,
     child.Cause.FAULT: BuildState.TOOL_FAILED,
 }
+
+
+class Builds(Protocol):
+    """What a search needs of a place that builds: `BuilderPool`, or a fake."""
+
+    @property
+    def size(self) -> int: ...
+
+    def submit(self, job: BuildJob) -> Future[Build]: ...
+
+    def close(self) -> None: ...
+
+
+def builders_for(device: Device, jobs: int | None = None) -> "BuilderPool | None":
+    """Return a pool of `jobs` processes, by default one for each free core; None if building ahead cannot pay off."""
+    free = usable_cores() - (0 if device.limits.is_cpu else 1)
+    size = free if jobs is None else jobs
+    return BuilderPool(size, selector=device.selector) if size > (1 if device.limits.is_cpu else 0) else None
 
 
 class BuilderPool:

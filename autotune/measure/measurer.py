@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import Calibration, Job, Measurement, Trial, TrialState
 from autotune.space.family import Case, KernelFamily
+
+T = TypeVar("T")
 
 FRESH_INPUTS = 4
 """Sets of inputs over which `Job.verifications` runs are spread; half of them have a nonzero beta."""
@@ -78,6 +80,15 @@ class Measurer:
         self._elsewhere: tuple[Problem, dict[int, Operands]] | None = None
         """Further places of one problem's buffers."""
 
+    def build(self, job: Job, entering: Callable[[str], None] = lambda _: None) -> Trial | None:
+        """Build a job without launching anything, and keep its program; return its trial if it has ended by that.
+
+        Calls `entering` with "build". Never raises KernelError.
+        """
+        entering("build")
+        built = _attempt(job, lambda: self._build(find_family(job.problem.family), job))
+        return built if isinstance(built, Trial) else None
+
     def measure(self, job: Job, entering: Callable[[str], None] = lambda _: None) -> Trial:
         """Build, verify and time; calls `entering` with "build" and "run" as each begins. Never raises KernelError.
 
@@ -91,9 +102,7 @@ class Measurer:
         family = find_family(job.problem.family)
         for problem in family.checks if trial.state is TrialState.COMPLETE else ():
             if problem != job.problem and self._can_be_checked(family, problem, job.configuration):
-                small = dataclasses.replace(
-                    job, problem=problem, source="", binary=b"", samples=1, verifications=0, give_up_above_ns=math.inf
-                )
+                small = _unbuilt(job, problem=problem, samples=1, verifications=0, give_up_above_ns=math.inf)
                 found = self._measure(small, entering)
                 if found.state is not TrialState.COMPLETE:
                     return dataclasses.replace(found, message=f"at {problem.label}: {found.message}")
@@ -112,35 +121,29 @@ class Measurer:
             return False
 
     def _measure(self, job: Job, entering: Callable[[str], None]) -> Trial:
+        return _attempt(job, lambda: self._complete(job, entering))
+
+    def _complete(self, job: Job, entering: Callable[[str], None]) -> Trial:
+        """Return the trial of a job that nothing ends early."""
         family = find_family(job.problem.family)
-        state, message, measurement = TrialState.COMPLETE, "", None
-        try:
-            entering("build")
-            built = self._build(family, job)
-            entering("run")
-            with tracing.span("allocate"):
-                operands = self._placed(job, built.plan)
-                place = Workplace(self._port, operands, built.plan)
-            key = hash((job.problem, job.configuration, job.build_options))
-            is_first, is_new = not self._was_run, key not in self._was_run
-            self._was_run.add(key)
-            with place:
-                runner = self._runner(built, operands, place)
-                measurement = runner.run(job, lambda loaded: self._expect(family, job, operands, loaded), is_new=is_new)
-                measurement = dataclasses.replace(measurement, is_first=is_first)
-                message = runner.remark
-        except _Refused as refusal:
-            state, message = refusal.state, str(refusal)
-        except WorkGroupError as error:
-            state, message = TrialState.INVALID, str(error)
-        except BuildError as error:
-            state, message = TrialState.COMPILE_FAILED, str(error)
-        except KernelError as error:
-            state, message = TrialState.LAUNCH_FAILED, str(error)
-        except MemoryError:
-            state, message = TrialState.LAUNCH_FAILED, "the host ran out of memory"
+        entering("build")
+        built = self._build(family, job)
+        entering("run")
+        with tracing.span("allocate"):
+            operands = self._placed(job, built.plan)
+            place = Workplace(self._port, operands, built.plan)
+        key = hash((job.problem, job.configuration, job.build_options))
+        is_first, is_new = not self._was_run, key not in self._was_run
+        self._was_run.add(key)
+        with place:
+            runner = self._runner(built, operands, place)
+            measurement = runner.run(job, lambda loaded: self._expect(family, job, operands, loaded), is_new=is_new)
         return Trial(
-            configuration=job.configuration, state=state, measurement=measurement, message=message, seed=job.seed
+            configuration=job.configuration,
+            state=TrialState.COMPLETE,
+            measurement=dataclasses.replace(measurement, is_first=is_first),
+            message=runner.remark,
+            seed=job.seed,
         )
 
     def _placed(self, job: Job, plan: Plan) -> Operands:
@@ -161,7 +164,7 @@ class Measurer:
         """Run the reference kernel of a case, if it has one that was not run yet."""
         if loaded.case.reference is None:
             return
-        wanted = dataclasses.replace(job, configuration=loaded.case.reference, source="", binary=b"")
+        wanted = _unbuilt(job, configuration=loaded.case.reference)
         try:
             with tracing.span("reference"):
                 built = self._build(family, wanted)
@@ -203,6 +206,28 @@ class Measurer:
             with suppress(BuildError):
                 return self._port.kernels(self._port.load(job.binary, options), plan)
         return self._port.kernels(self._port.build(source, options), plan)
+
+
+def _unbuilt(job: Job, **changes: Any) -> Job:
+    """Return a job for another program."""
+    return dataclasses.replace(job, source="", binary=b"", **changes)
+
+
+def _attempt(job: Job, work: Callable[[], T]) -> T | Trial:
+    """Return what `work` returns, or the trial of the job if that ends early."""
+    try:
+        return work()
+    except _Refused as refusal:
+        state, message = refusal.state, str(refusal)
+    except WorkGroupError as error:
+        state, message = TrialState.INVALID, str(error)
+    except BuildError as error:
+        state, message = TrialState.COMPILE_FAILED, str(error)
+    except KernelError as error:
+        state, message = TrialState.LAUNCH_FAILED, str(error)
+    except MemoryError:
+        state, message = TrialState.LAUNCH_FAILED, "the host ran out of memory"
+    return Trial(configuration=job.configuration, state=state, message=message, seed=job.seed)
 
 
 class _Runner:

@@ -4,7 +4,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from autotune import child
 from autotune.device.link import find_link, split, wait_for
@@ -27,29 +27,6 @@ WORKER = (sys.executable, "-m", "autotune.measure.worker")
 """Command of a child process that measures."""
 
 
-class Measures(Protocol):
-    """What a search needs to measure: `Worker`, or a fake."""
-
-    def prepare(self, job: Job) -> None:
-        """Build a job that may be run next, without launching anything. May do nothing."""
-        ...
-
-    def run(self, job: Job) -> Trial:
-        """Measure a job, whether it was prepared or not."""
-        ...
-
-    def close(self) -> None: ...
-
-
-def waited_s(place: object) -> float:
-    """Return the seconds that trials at `place` have waited while another program measured on its device.
-
-    Only places that share a device with other programs count them; for others the result is 0.
-    """
-    waited: float = getattr(place, "waited_s", 0.0)
-    return waited
-
-
 _STATES = {
     child.Cause.LATE: TrialState.TIMED_OUT,
     child.Cause.DIED: TrialState.CRASHED,
@@ -57,12 +34,11 @@ _STATES = {
 }
 
 
-class _Built(Exception):
-    """Ends the preparation of a job in the child, before its first launch."""
-
-
 class Worker:
     """Runs jobs in a child process, one at a time. A context manager; leaving it ends the child."""
+
+    holder = None
+    """This process measures, not the worker of a service."""
 
     def __init__(
         self, command: Sequence[str] = WORKER, *, selector: str = "", wait: Callable[[], None] | None = None
@@ -86,6 +62,11 @@ class Worker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that trials have waited for the device so far."""
+        return 0.0
 
     @property
     def pid(self) -> int | None:
@@ -188,26 +169,12 @@ def _measurer_for(job: Job) -> "Measurer":
 def _answer(message: Any, entering: child.Entering) -> Trial | dict[str, str] | None:
     match message:
         case "prepare", job:
-            return _prepare(job, entering)
+            return _measurer_for(job).build(job, entering)
         case "run", job:
             return _measurer_for(job).measure(job, entering)
         case "examine", selector, probes:
             return _examine(selector, probes, entering)
     raise ValueError(f"unknown message {message!r}")
-
-
-def _prepare(job: Job, entering: child.Entering) -> Trial | None:
-    """Build a job, which the measurer keeps; return its trial if it has ended by that."""
-
-    def enter(phase: str) -> None:
-        if phase == "run":
-            raise _Built
-        entering(phase)
-
-    try:
-        return _measurer_for(job).measure(job, enter)
-    except _Built:
-        return None
 
 
 def _examine(selector: str, probes: Sequence[str], entering: child.Entering) -> dict[str, str]:

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 
 from autotune.errors import UsageError
 from autotune.kernels import find_family
-from autotune.measure.worker import Measures, Worker
+from autotune.measure.build_pool import Builds, builders_for
+from autotune.measure.worker import Worker
 from autotune.model.device import Device
 from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ProblemStarted, ShareStarted
 from autotune.model.trial import Request
 from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice
 from autotune.search import significance
-from autotune.search.ahead import Builds, builders_for
 from autotune.search.budget import HORIZON_TRIALS, Budget, Clock
 from autotune.search.faults import with_faults
-from autotune.search.helpers import Helpers
+from autotune.search.helpers import Helpers, Measures
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch, Tuning
 from autotune.search.task import Task

@@ -9,7 +9,7 @@ import numpy as np
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial, TrialState, Verdict, Winner
 from autotune.search import significance
-from autotune.search.bench import Bench
+from autotune.search.pipeline import Pipeline
 from autotune.search.time_limits import LEAST_S
 
 FINALISTS = 6
@@ -72,9 +72,9 @@ def foreseen_seconds(
 class Finals:
     """The finals of one problem: call `measure_baseline` (optional), `finalists` and `decide`, in this order."""
 
-    def __init__(self, bench: Bench, should_stop: Callable[[], bool]) -> None:
-        self._knowledge = bench.knowledge
-        self._bench = bench
+    def __init__(self, pipeline: Pipeline, should_stop: Callable[[], bool]) -> None:
+        self._knowledge = pipeline.knowledge
+        self._pipeline = pipeline
         self._should_stop = should_stop
         self._times: dict[Configuration, dict[int, float]] = {}
         self._samples: dict[Configuration, int] = {}
@@ -84,7 +84,7 @@ class Finals:
         self._is_bounded = False
         """Whether the budget is a time; without one, the least number of rounds is run however long it takes."""
         self._played = 0
-        self._seed = bench.new_seed()
+        self._seed = pipeline.jobs.new_seed()
         self.failed: list[Trial] = []
 
     def measure_baseline(self, deadline: float) -> None:
@@ -100,19 +100,19 @@ class Finals:
             knowledge.release(baseline)  # the budget had cut its limits short
         if baseline in knowledge.known or baseline in knowledge.quarantine:
             return
-        job = self._bench.search_job(baseline)  # its inputs usually exist already
+        job = self._pipeline.jobs.quick(baseline)  # its inputs usually exist already
         if is_last_resort:
-            self._bench.limits.are_lifted = True
+            self._pipeline.own.limits.are_lifted = True
         else:
-            share_s = BASELINE_SHARE * (deadline - self._bench.clock())
+            share_s = BASELINE_SHARE * (deadline - self._pipeline.clock())
             limit_s = min(BASELINE_LIMIT_S, max(LEAST_BASELINE_S, share_s))
             job = dataclasses.replace(
                 job,
                 give_up_above_ns=limit_s * 1e9 / (BASELINE_CALLS * Job.FAR_TOO_SLOW),
-                run_limit_s=limit_s + self._bench.limits.fresh_inputs_s,
+                run_limit_s=limit_s + self._pipeline.own.limits.fresh_inputs_s,
                 is_cut_off=True,
             )
-        knowledge.learn(knowledge.drift.corrected(self._bench.run(job, "search")))
+        knowledge.learn(knowledge.drift.corrected(self._pipeline.measure(job)))
 
     def finalists(self, deadline: float = math.inf) -> list[Configuration]:
         """Return the fastest, the default, the baseline if it is a rival, an earlier winner, and more of the best.
@@ -130,8 +130,8 @@ class Finals:
 
     def _affordable(self, deadline: float) -> int:
         """Return how many of the best can take part in the least number of rounds, at least one."""
-        best_ns, run_s = self._knowledge.best_ns, self._bench.limits.typical_run_s
-        left_s = deadline - self._bench.clock()
+        best_ns, run_s = self._knowledge.best_ns, self._pipeline.own.limits.typical_run_s
+        left_s = deadline - self._pipeline.clock()
         for count in range(_finalists(best_ns), 1, -1):
             if foreseen_seconds(best_ns, run_s, 0.0, significance.LOOKS[0], finalists=count) <= left_s:
                 return count
@@ -145,8 +145,8 @@ class Finals:
         Returns None when stopped, or when no finalist is left.
         """
         self._is_bounded = math.isfinite(deadline)
-        self._deadline = deadline if self._is_bounded else self._bench.clock() + MOST_SECONDS
-        self._seconds = self._deadline - self._bench.clock()
+        self._deadline = deadline if self._is_bounded else self._pipeline.clock() + MOST_SECONDS
+        self._seconds = self._deadline - self._pipeline.clock()
         self._times = {c: {} for c in finalists}
         self._samples = dict.fromkeys(finalists, 0)
         while self._times:
@@ -203,9 +203,9 @@ class Finals:
         for configuration in [*taking_part[turn:], *taking_part[:turn]]:
             if self._is_late(configuration):
                 return False
-            began = self._bench.clock()
-            trial = self._bench.run(self._timing(configuration), "final")
-            self._took_s[configuration] = self._bench.clock() - began
+            began = self._pipeline.clock()
+            trial = self._pipeline.measure(self._timing(configuration), "final")
+            self._took_s[configuration] = self._pipeline.clock() - began
             if trial.measurement and trial.measurement.timer is not self._knowledge.timer:
                 self._start_again(trial)
                 return not self._should_stop()
@@ -227,17 +227,17 @@ class Finals:
         share_s = max(VERIFYING_SHARE * self._seconds, self._verifying_seconds(best_ns, 1))
         verifying_s = min(self._verifying_seconds(best_ns, LEAST_VERIFICATIONS), share_s)
         took_s = self._took_s.get(configuration, max(self._took_s.values(), default=0.0))
-        return self._bench.clock() + took_s + verifying_s > self._deadline
+        return self._pipeline.clock() + took_s + verifying_s > self._deadline
 
     def _verifying_seconds(self, time_ns: float, verifications: int) -> float:
         """Return how many seconds this many checked runs may take."""
-        limits = self._bench.limits
+        limits = self._pipeline.own.limits
         return verifications * (limits.typical_run_s / 2 + time_ns / 1e9) + 2 * limits.fresh_inputs_s
 
     def _timing(self, configuration: Configuration) -> Job:
         best_ns = self._knowledge.best_ns
         return dataclasses.replace(
-            self._bench.job(configuration),
+            self._pipeline.jobs.fresh(configuration),
             seed=self._seed,
             placement=self._played,
             verify=self._played < VERIFIED_ROUNDS,
@@ -247,18 +247,18 @@ class Finals:
 
     def _verify(self, configuration: Configuration) -> int:
         """Check many runs, fewer if time is short; return their number, or 0 if one failed."""
-        time_ns, left_s = self._median_ns(configuration), self._deadline - self._bench.clock()
+        time_ns, left_s = self._median_ns(configuration), self._deadline - self._pipeline.clock()
         verifications = _verifications(time_ns)
         while verifications > 1 and self._verifying_seconds(time_ns, verifications) > left_s:
             verifications //= 2
         longest_s = SLOWER_VERIFYING * self._verifying_seconds(time_ns, verifications)
         job = dataclasses.replace(
-            self._bench.job(configuration),
+            self._pipeline.jobs.fresh(configuration),
             samples=1,
             verifications=verifications,
             run_limit_s=min(VERIFYING_LIMIT_S, max(left_s, longest_s, LEAST_S)),
         )
-        trial = self._bench.run(job, "final")
+        trial = self._pipeline.measure(job, "final")
         if trial.state is TrialState.COMPLETE:
             return job.verifications
         self._drop(trial)

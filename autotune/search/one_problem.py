@@ -1,28 +1,26 @@
 """The search of one problem: propose, measure and learn until its budget ends, whole or in slices; then the finals."""
 
 import contextlib
-import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from autotune import tracing
 from autotune.errors import StoreError
-from autotune.measure.worker import Measures, waited_s
+from autotune.measure.build_pool import Builds
 from autotune.model import events
 from autotune.model.configuration import Configuration
-from autotune.model.trial import Job, Request, Trial, TrialState, Winner
+from autotune.model.trial import Request, Trial, Winner
 from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice
 from autotune.search import finals, significance
-from autotune.search.ahead import FAILURES, Ahead, Builds, Prepared
-from autotune.search.bench import Bench
 from autotune.search.budget import FEWEST_TRIALS, Budget, Clock, GainLeft
 from autotune.search.finals import Finals
-from autotune.search.helpers import Crew, Helpers
+from autotune.search.helpers import Helpers, Measures
 from autotune.search.knowledge import FailureCounts, Knowledge
 from autotune.search.opening import Opening
+from autotune.search.pipeline import Pipeline
+from autotune.search.place import Work
 from autotune.search.proposals import Proposals
 from autotune.search.sentinel import Sentinel
 from autotune.space.search_space import SearchSpace
@@ -63,8 +61,6 @@ class ProblemSearch:
 
     FINALS_SHARE = 0.4
     """Largest part of a time budget kept for the finals."""
-    GIVE_UP_FACTOR = 3.0
-    """One sample is enough for a configuration this many times slower than the best."""
     JUDGED_TRIALS = 5
     """Trials after which it is reported how many will fit into a time budget."""
     SPARE_TRIALS = 5
@@ -78,18 +74,25 @@ class ProblemSearch:
         self._tuning = tuning
         self._space = space
         self._clock = tuning.clock
-        self._ahead: Ahead | None = None
-        """Proposals and builds, kept from one slice to the next."""
+        self._proposals: Proposals | None = None
+        """Kept from one slice to the next, as what is built of them is."""
         self._is_enough: Callable[[], bool] = lambda: False
         """Whether the search has to end for now."""
         self._is_begun = self._is_exhausted = False
         self._gain = GainLeft()
-        self._programs: dict[bytes, Trial] = {}
-        """Trials of this run by the program that ran (`Prepared.program`)."""
         self._timer = knowledge.timer
-        self._bench = Bench(knowledge, tuning.worker, self._left_s, self._clock)
-        self._crew = Crew(self._bench, tuning.helpers)
-        self._sentinel = Sentinel(self._bench, self._tell_drift, tuning.should_stop, is_sustained=tuning.is_sustained)
+        self._pipeline = pipeline = Pipeline(
+            knowledge,
+            tuning.worker,
+            builds=tuning.builds,
+            helpers=tuning.helpers,
+            clock=self._clock,
+            left_s=self._left_s,
+            trials_left=lambda: self._trials_left,
+            is_over=lambda: self.is_over,
+            may_follow=self._may_follow,
+        )
+        self._sentinel = Sentinel(pipeline, self._tell_drift, tuning.should_stop, is_sustained=tuning.is_sustained)
         self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
@@ -101,7 +104,7 @@ class ProblemSearch:
     @property
     def _deadline(self) -> float:
         """End of the budget on the search's clock, later by the time spent waiting for other programs on the device."""
-        return self._ends + waited_s(self._tuning.worker)
+        return self._ends + self._tuning.worker.waited_s
 
     @property
     def gain_left(self) -> float | None:
@@ -136,25 +139,21 @@ class ProblemSearch:
         started = self._clock()
         self._is_enough = is_enough
         try:
-            self._search(is_enough)
-            self._bench.release()  # while other problems are measured, what is built here is not in flight
+            self._search()
+            self._pipeline.release()  # while other problems are measured, what is built here is not in flight
         except BaseException as error:
-            self._crew.settle()  # or trials still being measured would no longer be in flight
-            if isinstance(error, Exception):  # others, such as KeyboardInterrupt, end at once
-                self._bench.finish_launched()
+            self._pipeline.settle(is_interrupted=not isinstance(error, Exception))
             with contextlib.suppress(StoreError):  # the error that ended the search is raised, and may be this one
                 self.shelve()
+            self._pipeline.close()
             raise
         finally:
-            self._crew.settle()
             self.seconds += self._clock() - started
 
     def shelve(self) -> None:
         """Drop the model and the builds; both are made anew, from the ledger as it is then."""
-        ahead, self._ahead = self._ahead, None
-        self._crew.forget()
-        if ahead:
-            ahead.abandon()
+        self._proposals = None
+        self._pipeline.abandon()
 
     def finish(self, deadline: float | None) -> events.Outcome:
         """Run the finals until `deadline` on the monotonic clock, and return the outcome of the request.
@@ -169,6 +168,7 @@ class ProblemSearch:
             winner = None if self.new_trials else self.knowledge.decided
             if winner is None and deadline is not None:
                 winner = self._decide(deadline)
+        self._pipeline.close()
         self.seconds += self._clock() - started
         return events.Outcome(
             request=self.request,
@@ -184,7 +184,7 @@ class ProblemSearch:
 
     def finals_seconds(self, rounds: int = significance.LOOKS[-1]) -> float:
         """Return how long finals of `rounds` rounds may take, judging by how long trials took without building."""
-        limits = self._bench.limits
+        limits = self._pipeline.own.limits
         return finals.foreseen_seconds(self.knowledge.best_ns, limits.typical_run_s, limits.fresh_inputs_s, rounds)
 
     @property
@@ -192,80 +192,51 @@ class ProblemSearch:
         """Whether the budget has ended, or nothing worth a trial is left."""
         if self._tuning.should_stop() or self._is_exhausted or self._gain.is_below(self._tuning.budget.least_gain):
             return True
-        is_late = self._clock() + self._bench.limits.typical_s + self._finals_share() >= self._deadline
+        is_late = self._clock() + self._pipeline.own.limits.typical_s + self._finals_share() >= self._deadline
         return self._trials_left <= 0 or (is_late and not self._is_owed)
 
-    def _search(self, is_enough: Callable[[], bool]) -> None:
-        ahead = self._ahead or self._begin()
-        self._estimate(ahead)
-        while self._bench.has_launched or not (self.is_over or is_enough()):
-            if not self._advance(ahead, is_enough):
-                self._is_exhausted = ahead.proposals.is_exhausted
+    def _search(self) -> None:
+        pipeline = self._pipeline
+        proposals = self._proposals or self._begin()
+        self._estimate(proposals)
+        while pipeline.has_launched or not (self.is_over or self._is_enough()):
+            trials = self.new_trials
+            self._take_in(pipeline.step(), proposals)
+            if self.new_trials == trials and not pipeline.is_at_work:
+                self._is_exhausted = proposals.is_exhausted
                 break
-            self._estimate(ahead)
-            if self._bench.next_job:
+            self._estimate(proposals)
+            if pipeline.has_following:
                 continue
-            if self._crew.is_own_free and self._sentinel.look_if_due():
-                self._programs.clear()  # their times belong to another speed of the device
+            if pipeline.is_own_free and self._sentinel.look_if_due():
+                pipeline.forget_times()  # their times belong to another speed of the device
             if self._has_other_timer:  # earlier times do not compare with new ones
                 self._gain = GainLeft()
                 if not self.is_over:
-                    self._learn_from_crew(ahead, all_of_it=True)
+                    self._take_in(pipeline.drain(), proposals)
                     self.shelve()
-                    ahead = self._begin()
-        self._learn_from_crew(ahead, all_of_it=True)
+                    proposals = self._begin()
+        self._take_in(pipeline.drain(), proposals)
 
-    def _advance(self, ahead: Ahead, is_enough: Callable[[], bool]) -> bool:
-        """Learn of at least one new trial, with helpers those that end first; return False when all is known."""
-        if self._crew.has_others and not self._bench.next_job:
-            has_more = self._share_out(ahead)
-            self._learn_from_crew(ahead)
-            return has_more or self._crew.is_at_work
-        prepared = ahead.next(self._bench.limits.typical_run_s, self._trials_left)
-        if prepared is None:
-            return False
-        trial = self._without_running(prepared)
-        if trial is None:
-            meanwhile = partial(self._go_on, prepared, ahead, is_enough) if ahead.builds_ahead else None
-            job = self._bench.next_job or self._job(prepared)
-            trial = self._note_measured(self._bench.run(job, "search", prepared.build_ns, meanwhile), prepared)
-        ahead.proposals.tell(trial)
-        return True
-
-    def _share_out(self, ahead: Ahead) -> bool:
-        """Give each free device something to measure; return False when there is nothing."""
-        for place in self._crew.free():
-            left = self._trials_left - self._crew.running
-            if left <= 0 or self.is_over:
-                break
-            prepared = self._crew.returned() or ahead.next(self._bench.limits.typical_run_s, left)
-            if prepared is None:
-                return False
-            known = self._without_running(prepared)
-            if known is None:
-                self._crew.begin(place, prepared, self._job(prepared))
-            else:
-                ahead.proposals.tell(known)
-        return True
-
-    def _learn_from_crew(self, ahead: Ahead, *, all_of_it: bool = False) -> None:
-        """Learn from the trials that end next, or from all that are being measured.
+    def _take_in(self, works: Iterable[Work], proposals: Proposals) -> None:
+        """Learn from trials as they are stored.
 
         The sentinel knows the speed of the search's own device only: trials of other devices count as measured.
         """
-        for trial, of_own in self._crew.take_in(all_of_it=all_of_it):
-            ahead.proposals.tell(self._note_measured(trial, of_own) if of_own else self._learn(trial))
+        for work in works:
+            assert work.trial
+            is_of_helper = work.place and work.place is not self._pipeline.own
+            proposals.tell(self._learn(work.trial) if is_of_helper else self._note(work.trial))
 
     @tracing.span("begin")
-    def _begin(self) -> Ahead:
+    def _begin(self) -> Proposals:
         """Measure the default first, while others are built, so that a search that is cut short never loses.
 
         If the default fails, safe configurations follow until something has run correctly.
         """
         started, trials = self._clock(), self.new_trials
-        self._programs.clear()
         self._timer = self.knowledge.timer
-        proposals = Proposals(
+        self._proposals = proposals = Proposals(
             self.knowledge,
             self._space,
             self._tuning.seed,
@@ -273,16 +244,17 @@ class ProblemSearch:
             self._tuning.foreign,
             is_over=lambda: self.is_over or self._is_enough(),
         )
-        self._ahead = ahead = Ahead(proposals, self._bench, self._tuning.builds, lambda: self.is_over)
-        opening = Opening(self._space, self._bench, proposals, self._measure, is_over=lambda: self.is_over)
+        self._pipeline.propose = proposals.next
+        self._pipeline.forget_times()
+        opening = Opening(self._space, self._pipeline, proposals, self._measure, is_over=lambda: self.is_over)
         if self._tuning.retries_quarantined and not self._is_begun:
             opening.try_quarantined()
         self._is_begun = True
-        opening.run(lambda: ahead.start(self._trials_left - 1))
+        opening.run(self._pipeline.start)
         self._sentinel.heat(self._left_s())
         self._begun_seconds += self._clock() - started
         self._begun_trials += self.new_trials - trials
-        return ahead
+        return proposals
 
     def _tell_drift(self, slowdown: float, rest_s: float) -> None:
         self._tuning.listener(events.DeviceDrifted(request=self.request, slowdown=slowdown, rest_s=rest_s))
@@ -292,11 +264,15 @@ class ProblemSearch:
         """Whether times come from another clock than when the search began."""
         return self.knowledge.timer is not self._timer
 
-    def _estimate(self, ahead: Ahead) -> None:
+    def _may_follow(self) -> bool:
+        """Return whether the next trial may be launched directly after the one being measured."""
+        return not (self.is_over or self._is_enough() or self._sentinel.is_due_next or self._has_other_timer)
+
+    def _estimate(self, proposals: Proposals) -> None:
         """Every few trials, ask the model what is left to gain."""
         if len(self.knowledge.known) < FEWEST_TRIALS or not self._gain.is_due(self.new_trials):
             return
-        if (next_gain := ahead.proposals.expected_gain) is not None:
+        if (next_gain := proposals.expected_gain) is not None:
             share = self._gain.observe(next_gain, self.new_trials)
             self._tuning.listener(events.GainEstimated(request=self.request, gain_left=share))
 
@@ -322,50 +298,9 @@ class ProblemSearch:
             return 0.0
         return min(self.FINALS_SHARE * self._tuning.seconds, self.finals_seconds())
 
-    def _note_measured(self, measured: Trial, prepared: Prepared) -> Trial:
-        """Take in a new trial of the search's own device; configurations with the same program reuse it."""
-        if measured.state is TrialState.COMPLETE:
-            self._programs[prepared.program] = measured
-        return self._note(measured)
-
-    def _without_running(self, prepared: Prepared) -> Trial | None:
-        """Return a new trial if building failed or the same program ran before; None if it has to be run."""
-        configuration, build = prepared.configuration, prepared.build
-        if build and build.state in FAILURES:
-            failed = Trial(configuration=configuration, state=FAILURES[build.state], message=build.message)
-            return self._note(self._bench.record(failed))
-        if twin := self._programs.get(prepared.program):
-            trial = dataclasses.replace(twin, configuration=configuration, message=f"same as {twin.configuration}")
-            return self._note(self._bench.record(trial))
-        return None
-
-    def _go_on(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
-        """While one configuration is measured, prepare the next, propose others and start building them."""
-        self._prepare_next(prepared, ahead, is_enough)
-        ahead.go_on()
-        if not self._bench.next_job:
-            self._prepare_next(prepared, ahead, is_enough)
-
-    def _prepare_next(self, prepared: Prepared, ahead: Ahead, is_enough: Callable[[], bool]) -> None:
-        """Have the worker prepare the next configuration, if it is known and nothing must come before it."""
-        waits = (
-            self.is_over or is_enough() or self._crew.has_others or self._sentinel.is_due_next or self._has_other_timer
-        )
-        upcoming = None if waits else ahead.upcoming
-        if upcoming and upcoming.program not in self._programs and upcoming.program != prepared.program:
-            self._bench.prepare(self._job(upcoming))
-
     def _measure(self, configuration: Configuration) -> Trial:
         """Measure a configuration that was not built in advance."""
-        return self._note(self._bench.run(self._job(Prepared(configuration=configuration)), "search"))
-
-    def _job(self, prepared: Prepared) -> Job:
-        return dataclasses.replace(
-            self._bench.search_job(prepared.configuration),
-            source=prepared.source,
-            binary=prepared.build.binary if prepared.build else b"",
-            give_up_above_ns=self.GIVE_UP_FACTOR * self.knowledge.best_ns * self._sentinel.slowdown,
-        )
+        return self._note(self._pipeline.measure(self._pipeline.jobs.trial(configuration)))
 
     def _note(self, measured: Trial) -> Trial:
         """Take in a new trial of the search, which is stored already, and return it as the sentinel corrects it."""
@@ -388,7 +323,7 @@ class ProblemSearch:
             failures=self._failures.by_state,
         )
         self._tuning.listener(finished)
-        trial_s, seconds = self._bench.limits.typical_s, self._tuning.seconds
+        trial_s, seconds = self._pipeline.own.limits.typical_s, self._tuning.seconds
         if self.new_trials == self.JUDGED_TRIALS and math.isfinite(seconds) and trial_s:
             trials = self.new_trials + max(0.0, self._left_s() - self._finals_share()) / trial_s
             self._tuning.listener(events.BudgetJudged(request=self.request, trials=trials, seconds=seconds))
@@ -396,7 +331,7 @@ class ProblemSearch:
 
     def _decide(self, deadline: float) -> Winner | None:
         self._sentinel.heat(deadline - self._clock())
-        deciding = Finals(self._bench, self._tuning.should_stop)
+        deciding = Finals(self._pipeline, self._tuning.should_stop)
         deciding.measure_baseline(deadline)
         finalists = deciding.finalists(deadline)
         if not finalists:

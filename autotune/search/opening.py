@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState
-from autotune.search.bench import Bench
+from autotune.search.pipeline import Pipeline
 from autotune.search.proposals import Proposals
 from autotune.search.time_limits import LONGER_SHARE
 from autotune.space.family import Parameter
@@ -30,15 +30,15 @@ class Opening:
     def __init__(
         self,
         space: SearchSpace,
-        bench: Bench,
+        pipeline: Pipeline,
         proposals: Proposals,
         measure: Callable[[Configuration], Trial],
         is_over: Callable[[], bool],
     ) -> None:
         """`measure` runs, stores and counts a trial; `is_over` returns whether the budget has ended."""
-        self._knowledge = bench.knowledge
+        self._knowledge = pipeline.knowledge
         self._space = space
-        self._bench = bench
+        self._pipeline = pipeline
         self._proposals = proposals
         self._measure = measure
         self._is_over = is_over
@@ -51,7 +51,7 @@ class Opening:
         `start_builds` is called before the default is measured, when the default is no longer among what it builds.
         """
         default = self._knowledge.default
-        limit_s = self._bench.build_limit_s
+        limit_s = self._pipeline.build_limit_s
         self._try(default, start_builds)
         if self._has_footing():
             return
@@ -61,7 +61,7 @@ class Opening:
             self._wait_longer()
         elif (own := next((c for c in safe if c.algorithm == default.algorithm), None)) is not None:
             self._try(own)  # shows whether the algorithm fails, or only its default
-        is_slow = self._has_footing() and self._bench.build_limit_s > SLOWER * limit_s
+        is_slow = self._has_footing() and self._pipeline.build_limit_s > SLOWER * limit_s
         if is_slow and default in self._timed_out and default not in self._retried:
             self.try_again([default])
 
@@ -109,7 +109,7 @@ class Opening:
 
     def _wait_longer(self) -> None:
         """Give the configurations that timed out most of the time left, the plainest first."""
-        self._bench.limits.first_share = LONGER_SHARE
+        self._pipeline.own.limits.first_share = LONGER_SHARE
         for configuration in reversed(self._timed_out):
             self.try_again([configuration])
             if self._has_footing():

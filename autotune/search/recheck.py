@@ -11,13 +11,14 @@ from typing import Protocol
 
 from autotune.kernels import find_family
 from autotune.kernels.render import changes
-from autotune.measure.worker import Measures, Worker
+from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import TrialState, Winner
-from autotune.search.bench import Bench
 from autotune.search.finals import Finals
+from autotune.search.helpers import Measures
 from autotune.search.knowledge import Knowledge
+from autotune.search.pipeline import Pipeline
 from autotune.store import Store
 
 FEW = 3
@@ -99,16 +100,18 @@ class _Rechecking:
         self._knowledge = Knowledge(device, winner.problem, store)
         today = self._knowledge.family.complete(winner.configuration)
         self._winner = dataclasses.replace(winner, configuration=today)
-        self._bench = Bench(self._knowledge, worker)
-        self._finals = Finals(self._bench, should_stop)
+        self._pipeline = Pipeline(self._knowledge, worker)
+        self._finals = Finals(self._pipeline, should_stop)
 
     def run(self) -> Recheck:
         before = self._winner
         message = self._misfit(before.configuration)
         for configuration in self._candidates():
             if configuration not in self._knowledge.known and not self._should_stop():
-                job = dataclasses.replace(self._bench.job(configuration), give_up_above_ns=3 * self._knowledge.best_ns)
-                self._knowledge.learn(self._bench.run(job, "search"))
+                job = dataclasses.replace(
+                    self._pipeline.jobs.fresh(configuration), give_up_above_ns=3 * self._knowledge.best_ns
+                )
+                self._knowledge.learn(self._pipeline.measure(job))
         after = None if self._should_stop() else self._finals.decide(self._finals.finalists(), math.inf)
         failure = self._knowledge.known.get(before.configuration)
         if failure is not None and failure.state is not TrialState.COMPLETE:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from autotune import tracing
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial, TrialState
-from autotune.search.bench import Bench
 from autotune.search.drift import SENTINEL, Revision
+from autotune.search.pipeline import Pipeline
 
 EVERY_TRIALS = 20
 EVERY_S = 30.0
@@ -51,7 +51,7 @@ class Sentinel:
 
     def __init__(
         self,
-        bench: Bench,
+        pipeline: Pipeline,
         tell: Callable[[float, float], None],
         should_stop: Callable[[], bool],
         *,
@@ -61,9 +61,9 @@ class Sentinel:
 
         If times are to be those of a hot device (`is_sustained`), it is never rested.
         """
-        self._knowledge = knowledge = bench.knowledge
-        self._bench = bench
-        self._clock = bench.clock
+        self._knowledge = knowledge = pipeline.knowledge
+        self._pipeline = pipeline
+        self._clock = pipeline.clock
         self._tell = tell
         self._should_stop = should_stop
         self._is_sustained = is_sustained
@@ -94,7 +94,7 @@ class Sentinel:
 
     @tracing.span("sentinel")
     def _look_now(self) -> None:
-        self._bench.release()  # the next configuration must not run meanwhile
+        self._pipeline.release()  # the next configuration must not run meanwhile
         began, before = self._clock(), self.slowdown
         revisions = self._look()
         self._is_overdue = False
@@ -116,7 +116,7 @@ class Sentinel:
         best = next((trial.configuration for trial in self._knowledge.ranking), None)
         if best is None or not self._is_sustained:
             return
-        self._bench.release()
+        self._pipeline.release()
         ends = self._clock() + min(HEAT_S, HEAT_SHARE * seconds)
         times_ns: list[float] = []
         while self._clock() < ends and not self._should_stop():
@@ -148,7 +148,7 @@ class Sentinel:
         passed_s = self._clock() - self._looked
         if trials < EVERY_TRIALS and (passed_s < EVERY_S or not trials):
             return False
-        cost_s = self._cost_s or self._bench.limits.typical_run_s
+        cost_s = self._cost_s or self._pipeline.own.limits.typical_run_s
         return cost_s <= FREE_S or cost_s <= SHARE * passed_s
 
     def _look(self) -> list[Revision]:
@@ -170,7 +170,7 @@ class Sentinel:
     ) -> tuple[Trial, list[Revision]]:
         """Return a run, and the trials before it that it revises."""
         job = dataclasses.replace(self._job_of(configuration), samples=SAMPLES, min_sample_ns=sample_ns)
-        run = self._bench.run(job, SENTINEL)
+        run = self._pipeline.measure(job, SENTINEL)
         if run.state is TrialState.COMPLETE:
             return run, self._knowledge.drift.observe(run)
         self._knowledge.learn(run)
@@ -178,7 +178,7 @@ class Sentinel:
 
     def _job_of(self, configuration: Configuration) -> Job:
         """Return a job that only times, since the configuration was verified before."""
-        job = self._bench.search_job(configuration)
+        job = self._pipeline.jobs.quick(configuration)
         return dataclasses.replace(job, verify=False, probe=False, agreement=0.0)
 
     def _rest_while_it_helps(self, before: float) -> None:
@@ -210,5 +210,5 @@ class Sentinel:
         for revision in near[:REPEATED]:
             if self._should_stop():
                 return
-            trial = self._bench.run(self._job_of(revision.trial.configuration), "search")
+            trial = self._pipeline.measure(self._job_of(revision.trial.configuration))
             self._knowledge.revise(self._knowledge.drift.corrected(trial))

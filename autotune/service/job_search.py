@@ -13,12 +13,11 @@ from typing import Any
 from autotune.codec import parse
 from autotune.errors import AutotuneError, StoreError, WorkerError
 from autotune.lookup.json_table import plain_entry, read_entry
-from autotune.measure.worker import Measures, waited_s
 from autotune.model.device import Device
 from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
 from autotune.model.trial import Winner
 from autotune.search import Budget, tune
-from autotune.search.helpers import Helpers
+from autotune.search.helpers import Helpers, Measures
 from autotune.search.recheck import Recheck, recheck
 from autotune.service.remote.events import plain_outcome
 from autotune.service.store import ServiceStore
@@ -187,7 +186,8 @@ class Search:
 
     @property
     def _spent_s(self) -> float:
-        return self.errand.problem.spent_s + time.monotonic() - self._began - waited_s(self._worker)
+        waited_s = self._worker.waited_s if self._worker else 0.0
+        return self.errand.problem.spent_s + time.monotonic() - self._began - waited_s
 
     def _note_spent(self) -> None:
         if time.monotonic() - self._noted >= NOTE_SPENT_S:

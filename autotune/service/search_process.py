@@ -57,7 +57,7 @@ class Result:
 
 
 class Place:
-    """A device that measures for a search: implements `autotune.measure.worker.Measures`."""
+    """A device that measures for a search: implements `autotune.search.helpers.Measures`."""
 
     def __init__(self, run: "Run", number: int, holder: Holder) -> None:
         self.holder = holder

@@ -1,20 +1,20 @@
-"""Building ahead: what is built when, what is measured of it, and what an end leaves behind."""
+"""The pipeline on one device: what is built when, what is measured of it, and what an end leaves behind."""
 
 import dataclasses
-import gc
 import math
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from autotune.errors import UsageError, WorkerError
+from autotune.errors import UsageError, WorkerError, WorkerLostError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.measure import build_pool
-from autotune.measure.build_pool import BuilderPool
+from autotune.measure.build_pool import BuilderPool, builders_for
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.events import Outcome
@@ -22,16 +22,18 @@ from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 from autotune.propose.study import RowStudy
 from autotune.search import finals, task
-from autotune.search.ahead import BATCH, Ahead, builders_for
-from autotune.search.bench import Background, Bench
+from autotune.search.jobs import Jobs
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch, Tuning
+from autotune.search.pipeline import BATCH, Pipeline
+from autotune.search.place import Background, Stage, Work
 from autotune.search.proposals import Proposals
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from autotune.testing import FakeBuilds, FakeWorker
 from factories import INVENTED_GPU as GPU
 from factories import Recorder, evil
+from invented_clock import Clock
 from searches import PROBLEM, search
 from waiting import HANG_S, join, wait_for
 
@@ -51,63 +53,116 @@ def run(
     return outcome, recorder, worker
 
 
-def ahead_of(store: Store, device: Device, builds: FakeBuilds) -> Ahead:
-    knowledge = Knowledge(device, PROBLEM, store)
-    space = SearchSpace(FAMILY, PROBLEM, device.limits, algorithms=["microtile"])
-    bench = Bench(knowledge, FakeWorker(lambda _: 1000.0))
-    return Ahead(Proposals(knowledge, space, seed=0), bench, builds)
+class Still(Clock):
+    """Goes on by what runs take only."""
+
+    def __call__(self) -> float:
+        return self.now
 
 
-def test_a_device_of_its_own_is_never_without_builds_under_way(store: Store) -> None:
+class Scene:
+    """A pipeline that is fed with proposals, and of which each step learns."""
+
+    def __init__(
+        self,
+        store: Store,
+        device: Device,
+        builds: FakeBuilds | None,
+        outcome: Callable[[Job], float | TrialState] = lambda _: 1000.0,
+        *,
+        algorithm: str = "microtile",
+        run_s: float = 0.0,
+        **budget: Callable[[], Any],
+    ) -> None:
+        """Each run takes `run_s` on an invented clock; `budget` are callables of the pipeline."""
+        self.clock = Still()
+        self.knowledge = Knowledge(device, PROBLEM, store)
+        space = SearchSpace(FAMILY, PROBLEM, device.limits, algorithms=[algorithm])
+        self.proposals = Proposals(self.knowledge, space, seed=0)
+        self.proposed: list[Configuration] = []
+
+        def measured(job: Job) -> float | TrialState:
+            self.clock.now += run_s
+            return outcome(job)
+
+        self.worker = FakeWorker(measured)
+        self.pipeline = Pipeline(self.knowledge, self.worker, builds=builds, clock=self.clock, **budget)  # type: ignore[arg-type]
+        self.pipeline.propose = self.propose
+
+    def propose(self) -> Configuration | None:
+        configuration = self.proposals.next()
+        self.proposed += filter(None, [configuration])
+        return configuration
+
+    def step(self) -> list[Work]:
+        works = []
+        for work in self.pipeline.step():
+            assert work.trial and work.stage is Stage.STORED
+            self.proposals.tell(work.trial)
+            works.append(work)
+        return works
+
+
+def test_what_is_built_first_is_measured_first_while_others_are_built(store: Store) -> None:
     builds = FakeBuilds(3, ends=lambda number: number in (1, 3))
-    ahead = ahead_of(store, GPU, builds)
-    first = ahead.next(measuring_seconds=0.0)
-    assert first is not None and first.build is not None
-    assert first.build.source_hash == builds.jobs[1].source_hash, "what is built first is measured first"
-    assert len(builds.jobs) == 3, "one for each process before anything is known"
+    scene = Scene(store, GPU, builds, may_follow=lambda: False)
+    [first] = scene.step()
+    assert first.configuration == scene.proposed[1] and scene.worker.measured == [first.configuration]
+    assert len(builds.jobs) == 4, "one for each process before anything is known, besides what is measured"
     assert not any(job.launches for job in builds.jobs), "a launch could disturb what is being measured"
     assert all(job.wants_binary for job in builds.jobs), "or it would be built once more where it is measured"
-    second = ahead.next(measuring_seconds=0.0)
-    assert second is not None and second.configuration != first.configuration
-    assert [future.done() for future in builds.futures] == [False, True, False, True], "others go on meanwhile"
+    [second] = scene.step()
+    assert second.configuration == scene.proposed[3]
+    assert [future.done() for future in builds.futures[:4]] == [False, True, False, True], "others go on meanwhile"
 
 
 def test_the_next_is_proposed_while_one_is_measured(store: Store) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def stuck(_: Job) -> float:
+        begun.set()
+        assert goes_on.wait(HANG_S)
+        return 1000.0
+
+    def submit(job: BuildJob) -> Any:
+        if len(builds.jobs) == 2:  # the third, of two builders
+            assert begun.wait(HANG_S)
+            goes_on.set()
+        return FakeBuilds.submit(builds, job)
+
     builds = FakeBuilds(2)
-    ahead = ahead_of(store, GPU, builds)
-    assert ahead.next(0.0, most=4) is not None
-    assert len(builds.jobs) == 2
-    for _ in range(2):
-        ahead.go_on()
-        assert len(builds.jobs) == 3, "one is measured, two are in hand"
-    assert ahead.next(0.0, most=3) is not None
-    assert ahead.next(0.0, most=2) is not None
-    ahead.go_on()
-    assert len(builds.jobs) == 4, "no more than are going to be asked for"
+    builds.submit = submit  # type: ignore[method-assign]
+    scene = Scene(store, GPU, builds, stuck, run_s=1e-4, trials_left=lambda: 4)
+    assert len(scene.step()) == 1, "it ends only as another is built"
 
 
-@pytest.mark.parametrize(("measuring_seconds", "in_hand"), [(1.0, 2), (0.0004, 4), (1e-9, 9)])
-def test_no_more_is_built_ahead_than_measuring_can_use(store: Store, measuring_seconds: float, in_hand: int) -> None:
+def test_no_more_is_built_than_is_going_to_be_measured(store: Store) -> None:
     builds = FakeBuilds(8)
-    ahead = ahead_of(store, GPU, builds)
-    handed_out = 1
-    assert ahead.next(0.0) is not None
+    scene = Scene(store, GPU, builds, trials_left=lambda: 5 - len(scene.worker.jobs))
+    while scene.step():
+        pass
+    assert len(builds.jobs) == len(scene.worker.jobs) == 5
+
+
+@pytest.mark.parametrize(("run_s", "in_hand"), [(1.0, 2), (0.0004, 4), (1e-9, 9)])
+def test_no_more_is_built_ahead_than_measuring_can_use(store: Store, run_s: float, in_hand: int) -> None:
+    builds = FakeBuilds(8)
+    scene = Scene(store, GPU, builds, run_s=run_s, may_follow=lambda: False)
     for _ in range(30):
-        assert ahead.next(measuring_seconds) is not None
-        handed_out += 1
-    assert len(builds.jobs) - handed_out == in_hand - 1, "builds of 1 ms; the one handed out counts as well"
+        assert scene.step()
+    assert len(builds.jobs) - len(scene.worker.jobs) == in_hand, "builds of 1 ms"
 
 
 def test_a_processor_takes_turns_between_building_and_measuring(store: Store) -> None:
-    builds = FakeBuilds(2)
-    ahead = ahead_of(store, CPU, builds)
+    builds, left = FakeBuilds(2), [math.inf]
+    scene = Scene(store, CPU, builds, run_s=1.0, trials_left=lambda: left[0])
     for turn in range(1, 3):
         for _ in range(BATCH):
-            assert ahead.next(1.0) is not None
-            ahead.go_on()
+            assert scene.step()
             assert len(builds.jobs) == turn * BATCH, "nothing is built until all that was built is measured"
     assert all(job.launches for job in builds.jobs)
-    assert ahead.next(1.0, most=3) is not None
+    left[0] = 3
+    assert scene.step()
     assert len(builds.jobs) == 2 * BATCH + 3, "no more than are going to be asked for"
 
 
@@ -118,21 +173,32 @@ def test_what_is_launched_while_it_is_built_is_in_flight(store: Store) -> None:
         flights.append(len(store.in_flight()))
         return BuildState.BUILT
 
-    builds = FakeBuilds(2, seen)
-    ahead = ahead_of(store, CPU, builds)
-    assert ahead.next(1.0) is not None
+    def measured(job: Job) -> float:
+        assert [flight.configuration for flight in store.in_flight()] == [job.configuration], "builds have landed"
+        return 1000.0
+
+    over = [False]
+    scene = Scene(store, CPU, FakeBuilds(2, seen), measured, is_over=lambda: over[0], may_follow=lambda: False)
+    assert scene.step()
     assert len(flights) == BATCH and set(flights) == {1, 2}, "only what is being built"
-    assert store.in_flight() == [], "what is built has landed before anything is measured"
-    assert ahead.upcoming is not None, "what is measured next is known"
-    ahead.abandon()
     assert store.in_flight() == []
-    ahead._is_over = lambda: True
-    ahead._ready.clear()
-    assert ahead.next(1.0) is not None
-    assert len(flights) == BATCH + 2, "no more are begun when the search is to end"
-    ahead.abandon()
-    assert ahead_of(store, GPU, builds).next(1.0, most=0) is None
+    scene.pipeline.abandon()
     assert store.in_flight() == []
+
+
+def test_no_more_builds_of_a_batch_are_begun_when_the_search_is_to_end(store: Store) -> None:
+    builds, ends = FakeBuilds(2), iter([False])
+    scene = Scene(store, CPU, builds, is_over=lambda: next(ends, True))
+    assert scene.step()
+    assert len(builds.jobs) == 2
+
+
+@pytest.mark.parametrize("device", [GPU, CPU])
+def test_nothing_is_begun_of_which_none_is_left(store: Store, device: Device) -> None:
+    builds = FakeBuilds(2)
+    assert Scene(store, device, builds, trials_left=lambda: 0).step() == []
+    assert Scene(store, device, builds, is_over=lambda: True).step() == []
+    assert builds.jobs == [] and store.in_flight() == []
 
 
 def test_what_has_landed_is_not_in_flight_while_the_last_of_a_turn_is_built(
@@ -150,8 +216,8 @@ def test_what_has_landed_is_not_in_flight_while_the_last_of_a_turn_is_built(
             last.set_result(Build(source_hash="", state=BuildState.BUILT))
 
     monkeypatch.setattr(Store, "end_trials", landed)
-    first = ahead_of(store, CPU, builds).next(1.0)
-    assert first is not None and len(builds.jobs) == BATCH
+    assert Scene(store, CPU, builds, may_follow=lambda: False).step()
+    assert len(builds.jobs) == BATCH
     assert [len(held) for held in flights] == [1, 0], "the one that is still being built; then none"
 
 
@@ -216,59 +282,56 @@ def test_a_sampler_that_fails_while_a_trial_runs_does_not_take_it_along(
     assert store.in_flight() == []
 
 
-def run_and_prepare(store: Store, device: Device, worker: FakeWorker) -> tuple[Bench, list[Job]]:
-    """One trial is measured and stored, another is in the worker meanwhile."""
-    bench = Bench(Knowledge(device, PROBLEM, store), worker)
-    space = SearchSpace(FAMILY, PROBLEM, device.limits, algorithms=["naive"])
-    jobs = [bench.job(configuration) for configuration in space.configurations([0, 1])]
-    assert not bench.has_launched
-    bench.run(jobs[0], "search", meanwhile=lambda: bench.prepare(jobs[1]))
-    return bench, jobs
-
-
 def stored_and_in_flight(store: Store) -> tuple[list[Configuration], list[Configuration]]:
     stored = [s.trial.configuration for device in (GPU, CPU) for s in store.trials(device.slug, "gemm")]
     return stored, [flight.configuration for flight in store.in_flight()]
 
 
 def test_what_may_be_running_is_awaited_and_stored(store: Store) -> None:
-    worker = FakeWorker(lambda _: 1000.0)
-    bench, jobs = run_and_prepare(store, GPU, worker)
-    first, second = (job.configuration for job in jobs)
-    assert bench.has_launched, "it may be running as soon as the one before is stored"
-    assert stored_and_in_flight(store) == ([first], [second])
+    scene = Scene(store, GPU, FakeBuilds(2))
+    [first] = scene.step()
+    assert scene.pipeline.has_launched, "the next may be running as soon as the one before is stored"
+    stored, [second] = stored_and_in_flight(store)
+    assert stored == [first.configuration]
     for _ in range(2):
-        bench.finish_launched()
-        assert worker.measured == [first, second]
-        assert stored_and_in_flight(store) == ([first, second], [])
-        assert bench.next_job is None
+        scene.pipeline.settle()
+        assert scene.worker.measured == [first.configuration, second]
+        assert stored_and_in_flight(store) == ([first.configuration, second], [])
+        assert not scene.pipeline.has_following
 
 
-def test_what_fails_while_it_is_awaited_hides_no_other_failure(store: Store) -> None:
+@pytest.mark.parametrize(("error", "is_lost"), [(WorkerError("gone"), False), (WorkerLostError("gone"), True)])
+def test_what_fails_while_it_is_awaited_hides_no_other_failure(store: Store, error: WorkerError, is_lost: bool) -> None:
     def outcome(_: Job) -> float:
-        if worker.jobs[1:]:
-            raise WorkerError("the device is gone")
+        if scene.worker.jobs[1:]:
+            raise error
         return 1000.0
 
-    worker = FakeWorker(outcome)
-    bench, jobs = run_and_prepare(store, GPU, worker)
-    bench.finish_launched()
-    assert stored_and_in_flight(store) == ([jobs[0].configuration], [jobs[1].configuration])
-    bench.release()
-    assert store.in_flight() == []
+    scene = Scene(store, GPU, FakeBuilds(2), outcome)
+    [first] = scene.step()
+    scene.pipeline.settle()
+    assert stored_and_in_flight(store) == ([first.configuration], [])
+    assert [q.configuration for q in store.quarantined()] == scene.worker.measured[1:] * is_lost
 
 
 def test_what_is_only_prepared_is_not_awaited(store: Store) -> None:
-    worker = FakeWorker(lambda _: 1000.0)
-    bench, jobs = run_and_prepare(store, CPU, worker)
-    first, second = (job.configuration for job in jobs)
-    assert not bench.has_launched, "this process would disturb it"
-    bench.finish_launched()
-    assert bench.next_job is not None and bench.next_job.configuration == second
-    assert worker.measured == [first]
-    assert stored_and_in_flight(store) == ([first], [second])
-    bench.release()
-    assert worker.measured == [first] and store.in_flight() == []
+    scene = Scene(store, CPU, FakeBuilds(2))
+    [first] = scene.step()
+    assert scene.pipeline.has_following and not scene.pipeline.has_launched, "this process would disturb it"
+    stored, [_] = stored_and_in_flight(store)
+    assert stored == scene.worker.measured == [first.configuration]
+    scene.pipeline.settle()
+    scene.pipeline.release()
+    assert stored_and_in_flight(store) == ([first.configuration], [])
+    assert scene.worker.measured == [first.configuration]
+
+
+def test_what_was_prepared_and_not_launched_is_measured_later(store: Store) -> None:
+    scene = Scene(store, CPU, FakeBuilds(2))
+    scene.step()
+    _, [second] = stored_and_in_flight(store)
+    scene.pipeline.release()
+    assert [work.configuration for work in scene.step()] == [second]
 
 
 def test_builders_that_cannot_work_end_the_search_with_nothing_in_flight(store: Store) -> None:
@@ -342,9 +405,9 @@ def test_a_twin_gets_the_times_of_what_was_measured(
 
 def test_an_end_abandons_what_is_not_built(store: Store) -> None:
     builds = FakeBuilds(4, ends=lambda number: number == 0)
-    ahead = ahead_of(store, GPU, builds)
-    assert ahead.next(0.0) is not None
-    ahead.abandon()
+    scene = Scene(store, GPU, builds)
+    assert scene.step()
+    scene.pipeline.abandon()
     assert all(future.cancelled() for future in builds.futures[1:])
 
 
@@ -417,7 +480,7 @@ def test_builders_fit_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 def test_on_a_device_all_is_as_without(store: Store, pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finals, "MOST_SECONDS", 1.0)
-    monkeypatch.setattr(ProblemSearch, "GIVE_UP_FACTOR", math.inf)  # on a busy machine one may take long
+    monkeypatch.setattr(Jobs, "GIVE_UP_FACTOR", math.inf)  # on a busy machine one may take long
     recorder = Recorder()
     problem = GemmProblem(m=40, n=33, k=17)
     built_soon = ["naive", "dot"]
@@ -459,13 +522,13 @@ def test_calls_in_the_background_keep_their_order_and_one_that_has_not_begun_can
     assert made == [0, 2]
 
 
-def test_the_thread_ends_with_what_it_worked_for(store: Store) -> None:
+def test_the_thread_ends_with_the_pipeline(store: Store) -> None:
     before = set(threading.enumerate())
-    bench, _ = run_and_prepare(store, GPU, FakeWorker(lambda _: 1000.0))
+    scene = Scene(store, GPU, FakeBuilds(2))
+    scene.step()
     [thread] = set(threading.enumerate()) - before
-    bench.finish_launched()
-    del bench
-    gc.collect()
+    scene.pipeline.settle()
+    scene.pipeline.close()
     join(thread)
 
 
@@ -481,10 +544,11 @@ def test_the_next_is_prepared_after_one_has_run_and_launched_after_that_is_store
             calls.append(("run", job.configuration, *stored_and_in_flight(store)))
             return super().run(job)
 
-    bench, jobs = run_and_prepare(store, device, Logging(lambda _: 1000.0))
-    assert bench.next_job
-    bench.run(bench.next_job, "search")
-    first, second = (job.configuration for job in jobs)
+    scene = Scene(store, device, FakeBuilds(2))
+    worker = Logging(lambda _: 1000.0)
+    scene.pipeline = Pipeline(scene.knowledge, worker, builds=FakeBuilds(2), trials_left=lambda: 2 - len(worker.jobs))
+    scene.pipeline.propose = scene.propose
+    first, second = (work.configuration for _ in range(2) for work in scene.step())
     assert calls == [("run", first, [], [first]), ("prepare", second, [], []), ("run", second, [first], [second])]
 
 
@@ -495,5 +559,5 @@ def test_without_a_thread_nothing_is_launched(store: Store, monkeypatch: pytest.
     monkeypatch.setattr(threading.Thread, "start", none)
     worker = FakeWorker(lambda _: 1000.0)
     with pytest.raises(RuntimeError):
-        run_and_prepare(store, GPU, worker)
+        run(store, FakeBuilds(2), worker=worker)
     assert worker.jobs == [] and store.in_flight() == []

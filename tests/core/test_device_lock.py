@@ -89,6 +89,8 @@ def test_a_worker_holds_it_during_a_trial_only(folder: Path) -> None:
         return False
 
     class SlowWorker:
+        waited_s = 0.0
+
         def run(self, job: object) -> object:
             is_running.set()
             assert may_end.wait(HANG_S)

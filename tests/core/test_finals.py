@@ -12,9 +12,9 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Job, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search import significance
-from autotune.search.bench import Bench
 from autotune.search.finals import LEAST_VERIFICATIONS, MOST_VERIFICATIONS, SAMPLES, Finals, foreseen_seconds
 from autotune.search.knowledge import Knowledge
+from autotune.search.pipeline import Pipeline
 from autotune.search.significance import Decision, decide, gain, still_in_question
 from autotune.store import Store
 from autotune.testing import FakeWorker
@@ -158,13 +158,13 @@ class Arena:
 
     def __init__(self, store: Store, worker: FakeWorker, device: Device = DEVICE, clock: Clock | None = None) -> None:
         self.knowledge = Knowledge(device, PROBLEM, store)
-        self.bench = Bench(self.knowledge, worker, clock=clock)
-        self.finals = Finals(self.bench, lambda: False)
+        self.pipeline = Pipeline(self.knowledge, worker, clock=clock)
+        self.finals = Finals(self.pipeline, lambda: False)
         self.worker = worker
 
     def learn(self, *configurations: Configuration) -> None:
         for configuration in configurations:
-            self.knowledge.learn(self.bench.run(self.bench.job(configuration), "search"))
+            self.knowledge.learn(self.pipeline.measure(self.pipeline.jobs.fresh(configuration)))
         self.worker.jobs.clear()
 
     def decide(self, deadline: float = float("inf")) -> Winner | None:
@@ -207,7 +207,7 @@ def test_clear_finals_are_short_and_their_winner_is_verified(store: Store) -> No
 def test_finalists_have_inputs_and_places_in_common_and_the_winner_others(store: Store) -> None:
     arena = Arena(store, FakeWorker(as_told))
     for configuration in TIMES:
-        arena.knowledge.learn(arena.bench.run(arena.bench.search_job(configuration), "search"))
+        arena.knowledge.learn(arena.pipeline.measure(arena.pipeline.jobs.quick(configuration)))
     searched = {job.seed for job in arena.worker.jobs}
     arena.worker.jobs.clear()
     arena.decide()
@@ -348,7 +348,7 @@ def test_finals_without_time_verify_the_fastest_and_call_it_provisional(store: S
 def test_finals_without_time_claim_no_gain_over_a_default_that_was_wrong(store: Store) -> None:
     arena = Arena(store, FakeWorker(lambda job: TrialState.WRONG_RESULT if job.configuration == DEFAULT else 1000.0))
     arena.learn(BEST, DEFAULT)
-    arena.worker = arena.bench.worker = FakeWorker(lambda _: 800.0)
+    arena.worker = arena.pipeline.own.worker = FakeWorker(lambda _: 800.0)
     winner = arena.decide(deadline=0.0)
     assert winner is not None and (winner.configuration, winner.verdict) == (BEST, Verdict.PROVISIONAL)
     assert (winner.gain_over_default, winner.gain_low, winner.gain_high) == (1.0, 1.0, 1.0)
@@ -395,7 +395,7 @@ def test_stopping_in_the_finals_decides_nothing(store: Store) -> None:
     worker = FakeWorker(as_told)
     arena = Arena(store, worker)
     arena.learn(*TIMES)
-    finals = Finals(arena.bench, lambda: len(worker.jobs) >= 7)
+    finals = Finals(arena.pipeline, lambda: len(worker.jobs) >= 7)
     assert finals.decide(finals.finalists(), float("inf")) is None
     assert len(worker.jobs) == 7
     assert store.best(DEVICE.slug) == []

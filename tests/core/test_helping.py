@@ -7,15 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from autotune.errors import WorkerError, WorkerLostError
+from autotune.kernels.gemm import FAMILY
 from autotune.model.events import Event, FinalsStarted, Outcome, TrialFinished
-from autotune.model.trial import Build, BuildState, Job, Request, Trial, TrialState
-from autotune.search import Budget, ahead, tune
-from autotune.search.ahead import Prepared
-from autotune.search.bench import Bench
-from autotune.search.helpers import MOST_HELPERS, Crew, Helpers
+from autotune.model.trial import Job, Request, Trial, TrialState
+from autotune.search import Budget, pipeline, tune
+from autotune.search.helpers import MOST_HELPERS, Helpers
 from autotune.search.knowledge import Knowledge
+from autotune.search.pipeline import Pipeline
+from autotune.search.place import Work
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
 from searches import PROBLEM, invented_time, search
 from waiting import HANG_S, join, wait_for
 
@@ -152,49 +153,47 @@ def test_failure_found_by_a_helper_counts(store: Store) -> None:
 
 
 class Assembled:
-    """A crew without a search."""
+    """A pipeline of several devices without a search: it proposes all of a small space, in order."""
 
-    def __init__(self, store: Store, own: FakeWorker, *others: FakeWorker) -> None:
+    def __init__(self, store: Store, own: FakeWorker, *others: FakeWorker, builds: FakeBuilds | None = None) -> None:
         knowledge = Knowledge(INVENTED_PROCESSOR, PROBLEM, store)
-        self.family = knowledge.family
-        self.bench = Bench(knowledge, own)
-        helpers = Helpers()
-        assert all(helpers.join(other) for other in others)
-        self.crew = Crew(self.bench, helpers)
+        self.helpers = Helpers()
+        assert all(self.helpers.join(other) for other in others)
+        self.pipeline = Pipeline(knowledge, own, helpers=self.helpers, builds=builds)
+        space = knowledge.space(["naive"])
+        self.configurations = space.configurations(list(range(len(space))))
+        proposals = iter(self.configurations)
+        self.pipeline.propose = lambda: next(proposals, None)
 
-    def begin(self, place: FakeWorker, build: Build | None = None) -> Prepared:
-        prepared = Prepared(configuration=self.family.baseline, build=build)
-        self.crew.begin(place, prepared, self.bench.search_job(prepared.configuration))
-        return prepared
+    def works(self, steps: int) -> list[Work]:
+        return [work for _ in range(steps) for work in self.pipeline.step()]
 
 
 def test_trial_that_a_helper_returned_outlasts_a_slice_and_not_the_model(store: Store) -> None:
-    other = Failing(WorkerError("no such device"))
-    other.jobs.append(Job(selector="0:0", problem=PROBLEM, configuration=Assembled(store, other).family.baseline))
-    assembled = Assembled(store, FakeWorker(invented_time), other)
-    crew = assembled.crew
-    prepared = assembled.begin(other)
-    assert list(crew.take_in()) == []
-    crew.settle()
-    assert crew.is_at_work
-    assert crew.returned() is prepared
-    assembled = Assembled(store, FakeWorker(invented_time), other)
-    assembled.begin(other)
-    assert list(assembled.crew.take_in()) == []
-    assembled.crew.forget()
-    assert not assembled.crew.is_at_work
+    for is_abandoned in (False, True):
+        other = Failing(WorkerError("no such device"))
+        other.jobs.append(Job(selector="0:0", problem=PROBLEM, configuration=FAMILY.baseline))  # it fails at once
+        own = FakeWorker(invented_time)
+        assembled = Assembled(store, own, other)
+        while not other.is_closed:
+            assembled.works(1)
+        assert all(work.place is assembled.pipeline.own for work in assembled.pipeline.drain())
+        assert assembled.pipeline.is_at_work
+        if is_abandoned:
+            assembled.pipeline.abandon()
+            assert not assembled.pipeline.is_at_work
+        else:
+            [again] = assembled.works(1)
+            assert [again.configuration] == [job.configuration for job in other.failed] == own.measured[-1:]
 
 
-def test_build_time_counts_for_all_of_a_crew(store: Store) -> None:
-    own, other = FakeWorker(invented_time), FakeWorker(invented_time)
-    assembled = Assembled(store, own, other)
-    for place in (own, other):
-        assembled.begin(place, Build(source_hash="0", state=BuildState.BUILT, build_ns=7e6))
-        [(trial, _)] = assembled.crew.take_in()
-        assert trial.measurement is not None
-        assert trial.measurement.build_ns == 7e6
-    assembled.crew.settle()
-    assert [s.trial.measurement.build_ns for s in store.trials(INVENTED_PROCESSOR.slug, "gemm")] == [7e6] * 2  # type: ignore[union-attr]
+def test_build_time_counts_for_all_devices(store: Store) -> None:
+    other = FakeWorker(invented_time)
+    assembled = Assembled(store, FakeWorker(invented_time), other, builds=FakeBuilds(2))
+    works = [*assembled.works(4), *assembled.pipeline.drain()]
+    assert {work.place is assembled.pipeline.own for work in works} == {True, False}
+    assert {work.trial.measurement.build_ns for work in works if work.trial and work.trial.measurement} == {1e6}
+    assert len(works) == len(store.trials(INVENTED_PROCESSOR.slug, "gemm"))
 
 
 def test_stuck_helper_does_not_keep_the_program(store: Store) -> None:
@@ -205,20 +204,21 @@ def test_stuck_helper_does_not_keep_the_program(store: Store) -> None:
         assert goes_on.wait(HANG_S)
         return invented_time(job)
 
-    own = FakeWorker(stuck)
-    assembled = Assembled(store, own, FakeWorker(invented_time))
-    assembled.begin(own)
+    before = set(threading.enumerate())
+    assembled = Assembled(store, FakeWorker(invented_time), FakeWorker(stuck))
+    assert assembled.works(1)
     assert begun.wait(HANG_S)
-    threads = [thread for thread in threading.enumerate() if thread.name == "background"]
-    assert threads and all(thread.daemon for thread in threads)
+    threads = set(threading.enumerate()) - before
+    assert len(threads) == 2 and all(thread.daemon for thread in threads)
     goes_on.set()
-    assembled.crew.settle()
+    assert len(list(assembled.pipeline.drain())) == 1
+    assembled.pipeline.close()
     for thread in threads:
         join(thread)
 
 
 def test_twin_of_a_measured_configuration_is_not_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_program", lambda *_: b"all are the same")
+    monkeypatch.setattr(pipeline, "program_of", lambda *_: b"all are the same")
 
     def twins() -> list[Trial]:
         trials = [stored.trial for stored in store.trials(INVENTED_PROCESSOR.slug, "gemm")]
@@ -241,13 +241,13 @@ def test_number_of_helpers_is_limited() -> None:
 
 
 def test_recalled_helper_leaves_nothing_behind(store: Store) -> None:
-    other = FakeWorker(invented_time)
-    assembled = Assembled(store, FakeWorker(invented_time), other)
-    crew = assembled.crew
-    assembled.begin(other)
-    [_] = crew.take_in()
-    [thread] = [thread for thread in threading.enumerate() if thread.name == "background"]
-    crew._helpers.recall_one()
-    assert other not in crew.free()
+    before = set(threading.enumerate())
+    assembled = Assembled(store, FakeWorker(invented_time), other := FakeWorker(invented_time))
+    [own_thread] = set(threading.enumerate()) - before
+    while not other.jobs:
+        assembled.works(1)
+    [thread] = set(threading.enumerate()) - before - {own_thread}
+    assembled.helpers.recall_one()
+    while not other.is_closed:
+        assembled.works(1)
     join(thread)
-    assert other.is_closed

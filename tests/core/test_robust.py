@@ -58,6 +58,8 @@ def path(tmp_path: Path) -> Path:
 class Faulty:
     """Measures in a child process in which the trials misbehave in a given order."""
 
+    holder, waited_s = None, 0.0
+
     def __init__(self, behaviours: list[int]) -> None:
         self._worker = Worker(EVIL)
         self._left = behaviours

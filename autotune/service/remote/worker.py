@@ -32,7 +32,6 @@ from autotune.codec import Node, printable
 from autotune.device.profile import find_profile
 from autotune.errors import RefusedError, ServiceError, TableError, UnreachableError, UsageError, WorkerError
 from autotune.kernels.code_version import code_version
-from autotune.measure.worker import waited_s
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial
 from autotune.paths import default_database
@@ -61,6 +60,9 @@ _Begun = tuple[str, Future[dict[str, Any]]]
 
 class Runs(Protocol):
     """What an `Offer` needs to measure: `autotune.measure.worker.Worker`, or a fake."""
+
+    @property
+    def waited_s(self) -> float: ...
 
     def run(self, job: Job) -> Trial: ...
 
@@ -186,7 +188,7 @@ class Offer:
         turn = {
             "session": self._service.session,
             "running": running,
-            "waited_s": waited_s(self._worker) if trial_id else 0.0,
+            "waited_s": self._worker.waited_s if trial_id else 0.0,
             "results": results,
             "wait_s": wait_s,
         }
