@@ -152,3 +152,11 @@ def _quota(control_groups: Path) -> float:
         quota, period = ((control_groups / f"cpu/cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
         return int(quota) / int(period) if int(quota) > 0 else math.inf
     return math.inf
+
+
+def load() -> float:
+    """Return how many processes have wanted to run at once in the last minute; 0 where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return 0.0

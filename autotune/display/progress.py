@@ -31,7 +31,7 @@ PLAIN_LINE_EVERY_S = 10.0
 
 _DOING = {"start": "starting", "build": "building", "run": "measuring", "wait": "waiting", "": "building"}
 """Activity by phase of the child process; without a phase, kernels are being built ahead."""
-_REPLACING = {TrialState.CRASHED: "crashed", TrialState.TIMED_OUT: "timed out"}
+_REPLACING = {TrialState.CRASHED: "crashed", TrialState.TIMED_OUT: "timed out", TrialState.CUT_SHORT: "cut short"}
 """Trial states that cost the process it ran in; per problem, the first of each is reported, the others are counted."""
 
 
@@ -328,7 +328,8 @@ def _outcome_line(outcome: events.Outcome) -> str:
         trials += f" after {outcome.resumed_trials} stored"
     facts = ", ".join(filter(None, (trials, failures_text(outcome.failures), _gain_left_text(outcome.gain_left))))
     if winner is None:
-        return f"nothing gave correct results ({facts})"
+        is_late = TrialState.CUT_SHORT.value in outcome.failures
+        return f"{'nothing is sure without the default' if is_late else 'nothing gave correct results'} ({facts})"
     rate, time_taken = rate_text(winner.problem, winner.time_ns), time_text(winner.time_ns)
     return f"{rate} with {winner.configuration.algorithm}, {time_taken}, {verdict_text(winner)} ({facts})"
 

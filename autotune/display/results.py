@@ -146,6 +146,7 @@ _FAILED = {
     TrialState.LAUNCH_FAILED: "could not be launched",
     TrialState.WRONG_RESULT: "gave wrong results",
     TrialState.TIMED_OUT: "exceeded the time limit",
+    TrialState.CUT_SHORT: "exceeded the time that the budget left it",
     TrialState.CRASHED: "crashed",
     TrialState.TOO_SLOW: "was far too slow",
     TrialState.TOOL_FAILED: "ended with an unexpected error of autotune",

@@ -9,7 +9,7 @@ from autotune.kernels.render import template_hash
 from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.model.trial import Job, Measurement, Trial
 
-FORMAT = 1
+FORMAT = 2
 """Version of the messages: a service and a worker that differ in it refuse each other.
 
 Increased with every change that `code_version` does not see: it covers the names of the fields of _SENT.

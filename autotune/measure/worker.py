@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from autotune import child
 from autotune.device.link import find_link, split, wait_for
-from autotune.model.trial import QUARANTINED_STATES, Job, Trial, TrialState
+from autotune.device.processors import load
+from autotune.model.trial import BUILD_LIMIT_S, QUARANTINED_STATES, RUN_LIMIT_S, Job, Trial, TrialState
 from autotune.plugins import part
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 SPOILING = frozenset({TrialState.LAUNCH_FAILED, TrialState.WRONG_RESULT})
 """After a trial in one of these states the child is replaced: its context may be broken, its memory overwritten."""
-GRAVE_STATES = QUARANTINED_STATES | SPOILING
+GRAVE_STATES = QUARANTINED_STATES | SPOILING | {TrialState.CUT_SHORT}
 """Failures that cost a process, and thus seconds."""
 REFUSED_BUILDS = 3
 """The child is also replaced after this many failed builds in a row: a broken context can cause them."""
@@ -32,6 +33,9 @@ _STATES = {
     child.Cause.DIED: TrialState.CRASHED,
     child.Cause.FAULT: TrialState.TOOL_FAILED,
 }
+
+
+_FULL_LIMITS_S = {"build": BUILD_LIMIT_S, "run": RUN_LIMIT_S}
 
 
 class Worker:
@@ -110,12 +114,15 @@ class Worker:
 
     def _ask(self, task: Literal["prepare", "run"], job: Job) -> Trial | None:
         """Return the trial of a job; None if it was prepared and can be run."""
-        answer = self._child.ask((task, job), {"build": job.build_limit_s, "run": job.run_limit_s})
+        limits_s = {"build": job.build_limit_s, "run": job.run_limit_s}
+        answer = self._child.ask((task, job), limits_s)
         if isinstance(answer, child.Loss):
-            state = _STATES[answer.cause]
+            state, message = _STATES[answer.cause], answer.message
             if state is TrialState.TIMED_OUT and job.is_cut_off and answer.phase == "run":
                 state = TrialState.TOO_SLOW
-            return Trial(configuration=job.configuration, state=state, message=answer.message, seed=job.seed)
+            elif state is TrialState.TIMED_OUT and limits_s[answer.phase] < _FULL_LIMITS_S[answer.phase]:
+                state, message = TrialState.CUT_SHORT, f"{message} (the machine's load was {load():.1f})"
+            return Trial(configuration=job.configuration, state=state, message=message, seed=job.seed)
         if answer is None:
             return None
         assert isinstance(answer, Trial)

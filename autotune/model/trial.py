@@ -25,6 +25,7 @@ _MOMENT = Pattern(
 )
 
 BUILD_LIMIT_S = 60.0
+RUN_LIMIT_S = 30.0
 """Time limit for a build when nothing is known about the device yet."""
 
 
@@ -48,6 +49,9 @@ class TrialState(enum.Enum):
     LAUNCH_FAILED = "launch failed"
     WRONG_RESULT = "wrong result"
     TIMED_OUT = "timed out"
+    """Hung: it exceeded the full limit, BUILD_LIMIT_S or RUN_LIMIT_S."""
+    CUT_SHORT = "cut short"
+    """Exceeded a limit that the budget had shortened: on a busy machine a sound kernel may."""
     CRASHED = "crashed"
     TOO_SLOW = "too slow"
     """Only a probe ran: extrapolated, the full launch would take far too long. Or cut off; see `Job.is_cut_off`."""
@@ -129,7 +133,7 @@ class Job:
     timer: Timer = Timer.EVENT
     """HOST if the times to compare with come from the host clock; EVENT leaves the choice to the calibration."""
     build_limit_s: Annotated[float, _LIMIT] = BUILD_LIMIT_S
-    run_limit_s: Annotated[float, _LIMIT] = 30.0
+    run_limit_s: Annotated[float, _LIMIT] = RUN_LIMIT_S
     is_cut_off: bool = False
     """A run beyond `run_limit_s` counts as too slow, not as timed out: the limit is how long waiting is worthwhile."""
 
@@ -185,6 +189,8 @@ class BuildState(enum.Enum):
     FAILED = "failed"
     """The compiler rejected the source."""
     TIMED_OUT = "timed out"
+    CUT_SHORT = "cut short"
+    """It exceeded a limit below BUILD_LIMIT_S."""
     CRASHED = "crashed"
     TOOL_FAILED = "tool failed"
     """An exception in autotune itself ended the build; the source may be fine."""

@@ -27,6 +27,7 @@ INVALIDITY = {
     TrialState.CRASHED: "runtime",
     TrialState.WRONG_RESULT: "correctness",
     TrialState.TIMED_OUT: "timeout",
+    TrialState.CUT_SHORT: "timeout",
     TrialState.TOO_SLOW: "timeout",
 }
 """T4's word for how a trial ended. A failure of autotune itself says nothing of the kernel and is left out."""

@@ -154,7 +154,9 @@ class Checker:
             finally:
                 self._close_later()
         failure = "" if trial.state is TrialState.COMPLETE else f"{trial.state.value}: {trial.message}"[:300]
-        return Verdict(failure=failure, was_late=trial.state is TrialState.TIMED_OUT, at_s=time.time())
+        return Verdict(
+            failure=failure, was_late=trial.state in (TrialState.TIMED_OUT, TrialState.CUT_SHORT), at_s=time.time()
+        )
 
     def _close_later(self) -> None:
         self._idle = threading.Timer(IDLE_S, self._close_idle)

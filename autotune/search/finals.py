@@ -96,7 +96,7 @@ class Finals:
         knowledge, baseline = self._knowledge, self._knowledge.family.baseline
         is_last_resort = math.isinf(knowledge.best_ns) and math.isfinite(deadline)
         before = knowledge.known.get(baseline)
-        if is_last_resort and before and before.state is TrialState.TIMED_OUT:
+        if is_last_resort and before and before.state in (TrialState.TIMED_OUT, TrialState.CUT_SHORT):
             knowledge.release(baseline)  # the budget had cut its limits short
         if baseline in knowledge.known or baseline in knowledge.quarantine:
             return
@@ -157,6 +157,8 @@ class Finals:
             if not self._times:
                 break
             decision = self._decision()
+            if self._played < significance.LOOKS[0] and decision.gain.ratio < 1:
+                return None  # times of different moments, by which the default is ahead: those of the search decide
             if verifications := self._verify(decision.configuration):
                 return self._record(decision, verifications)
         return None

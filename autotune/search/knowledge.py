@@ -47,9 +47,11 @@ class Knowledge(Task):
         right = {s.trial.configuration for s in current if s.trial.state is TrialState.COMPLETE}
         self.quarantine = excluded | (excluded_elsewhere - right)
         """Configurations that are not to be run."""
+        legal = (self.default, self.family.baseline)
         for item in current:
             has_left_quarantine = item.trial.state in QUARANTINED_STATES and not self.is_quarantined(item.trial)
-            if not has_left_quarantine:
+            was_cut_short = item.trial.state is TrialState.CUT_SHORT and item.trial.configuration in legal
+            if not (has_left_quarantine or was_cut_short):
                 self._recall(item)
 
     def learn(self, trial: Trial) -> None:
@@ -77,7 +79,7 @@ class Knowledge(Task):
         """Release a configuration from quarantine, to be judged anew."""
         self.quarantine.discard(configuration)
         trial = self.known.get(configuration)
-        if trial and trial.state in QUARANTINED_STATES:
+        if trial and trial.state in (*QUARANTINED_STATES, TrialState.CUT_SHORT):
             del self.known[configuration]
             self._unsound.discard(configuration)
 
@@ -96,6 +98,14 @@ class Knowledge(Task):
         """Time of the default, or of the best if the default did not run correctly."""
         default = self.known.get(self.default)
         return default.time_ns if default and default.state is TrialState.COMPLETE else self.best_ns
+
+    @property
+    def is_default_open(self) -> bool:
+        """Whether the default was not measured, and nothing says that it cannot be: then nothing wins over it."""
+        default = self.known.get(self.default)
+        if default is None:
+            return self.default not in self.quarantine
+        return default.state is TrialState.CUT_SHORT
 
     @property
     def is_all_lost(self) -> bool:
@@ -135,7 +145,7 @@ class Knowledge(Task):
     def record_provisional(self) -> Winner | None:
         """Store and return the best so far, or the unbeaten default, as a winner that no final has confirmed."""
         ranking = self.ranking
-        if not ranking:
+        if not ranking or self.is_default_open:
             return None
         best = ranking[0]
         ratio = self.default_ns / best.time_ns

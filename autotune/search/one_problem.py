@@ -333,6 +333,8 @@ class ProblemSearch:
         self._sentinel.heat(deadline - self._clock())
         deciding = Finals(self._pipeline, self._tuning.should_stop)
         deciding.measure_baseline(deadline)
+        if self.knowledge.is_default_open:
+            return None
         finalists = deciding.finalists(deadline)
         if not finalists:
             return None

@@ -97,7 +97,7 @@ class Opening:
         knowledge = self._knowledge
         if configuration in knowledge.known or configuration in knowledge.quarantine or self._is_over():
             return
-        if self._run(configuration, meanwhile).state is TrialState.TIMED_OUT:
+        if self._run(configuration, meanwhile).state in (TrialState.TIMED_OUT, TrialState.CUT_SHORT):
             self._timed_out.append(configuration)
 
     def _run(self, configuration: Configuration, meanwhile: Callable[[], None] = lambda: None) -> Trial:

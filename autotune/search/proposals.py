@@ -129,7 +129,7 @@ class Proposals:
         if row is None:
             return
         time_ns = trial.time_ns if trial.state is TrialState.COMPLETE else None
-        is_slow = trial.state in (TrialState.TOO_SLOW, TrialState.TIMED_OUT)
+        is_slow = trial.state in (TrialState.TOO_SLOW, TrialState.TIMED_OUT, TrialState.CUT_SHORT)
         best_ns = self._knowledge.best_ns
         at_least_ns = self.SLOW_FACTOR * best_ns if is_slow and math.isfinite(best_ns) else None
         self._proposer.tell(row, time_ns, at_least_ns=at_least_ns)

@@ -357,6 +357,7 @@ def test_nothing_is_built_that_the_budget_does_not_cover(store: Store) -> None:
     [
         (BuildState.FAILED, TrialState.COMPILE_FAILED),
         (BuildState.TIMED_OUT, TrialState.TIMED_OUT),
+        (BuildState.CUT_SHORT, TrialState.CUT_SHORT),
         (BuildState.CRASHED, TrialState.CRASHED),
     ],
 )

@@ -280,3 +280,24 @@ def test_a_plainest_kernel_that_crashed_is_not_tried_again(store: Store, clock: 
     worker = failing(clock, TrialState.CRASHED, lambda configuration: True)
     outcome = search(store, clock, worker, seconds=10.0)
     assert outcome.winner is None and worker.measured.count(GEMM.baseline) == 1
+
+
+def test_what_was_cut_short_is_not_called_broken(store: Store, clock: Clock) -> None:
+    """A slow moment at the default: it is tried again in the next run, and wins there."""
+    worker = failing(clock, TrialState.CUT_SHORT, is_default)
+    outcome = search(store, clock, worker)
+    assert outcome.failures["cut short"] >= 1 and outcome.winner is None, "nothing wins over what was not measured"
+    assert store.winner(DEVICE.slug, PROBLEM) is None
+    assert store.quarantined(DEVICE.slug, DEVICE.driver) == []
+    again = search(store, clock, failing(clock, TrialState.CUT_SHORT, lambda _: False))
+    assert again.winner is not None and DEFAULT in {t.trial.configuration for t in store.trials(DEVICE.slug, "gemm")}
+    assert again.winner.default_ns == pytest.approx(landscape(job_of(DEFAULT)))
+
+
+def test_a_default_that_fails_for_good_may_be_beaten(store: Store, clock: Clock) -> None:
+    outcome = search(store, clock, failing(clock, TrialState.WRONG_RESULT, is_default))
+    assert outcome.winner is not None and outcome.winner.configuration != DEFAULT
+
+
+def job_of(configuration: Configuration) -> Job:
+    return Job(selector="", problem=PROBLEM, configuration=configuration)

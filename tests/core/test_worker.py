@@ -1,5 +1,6 @@
 """The child process that measures: it survives many trials, and is replaced when it dies or hangs."""
 
+import dataclasses
 import errno
 import os
 import re
@@ -365,3 +366,17 @@ def test_a_full_disk_is_a_worker_that_cannot_be_started(monkeypatch: pytest.Monk
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     with pytest.raises(WorkerError, match="No space"):
         Child((sys.executable, "-c", "")).start()
+
+
+def test_a_limit_that_a_budget_shortened_is_told_from_a_hang(pocl: Device) -> None:
+    script = (
+        "from autotune import child\n"
+        "def answer(message, entering):\n"
+        "    entering('run')\n"
+        "    child.threading.Event().wait()\n"
+        "child.serve(answer)\n"
+    )
+    with Worker((sys.executable, "-c", script)) as worker:
+        trial = worker.run(dataclasses.replace(job(pocl, FINE), run_limit_s=0.2))
+    assert trial.state is TrialState.CUT_SHORT
+    assert re.fullmatch(r"run took more than 0\.2 s \(the machine's load was \d+\.\d\)", trial.message)
