@@ -51,8 +51,8 @@ OWNERS = {
     "pynvml": {"device/sensors.py"},
     "sqlalchemy": {"store", "service/store"},
     "alembic": {"store/migration.py"},
-    "psycopg": {"service/store/procrastinate_calls.py"},  # otherwise reached through SQLAlchemy
-    "procrastinate": {"service/store/shared_queue.py", "service/store/procrastinate_calls.py"},
+    "psycopg": set(),  # reached through SQLAlchemy and procrastinate
+    "procrastinate": {"service/store/entries.py", "service/engine.py"},
     "optuna": {"propose/study.py"},
     "rich": {"display"},
     "fastapi": {"service"},
