@@ -36,7 +36,7 @@ from autotune.service.remote.worker import Offer, Service
 from autotune.service.search_process import SearchProcess
 from autotune.service.server import Place, Server
 from autotune.service.station import Station
-from autotune.service.store import ServiceStore, service_claim
+from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobProblem, TuningJob
 from autotune.service.store.workers import model_of
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -47,7 +47,7 @@ events.READ_EVERY_S = core.LOOK_S = 0.1  # invented devices are through with a j
 # Patience that a busy machine must not use up; tests of what happens then set it themselves.
 fleet.SILENT_S = fleet.TROUBLED_S = fleet.STORED_S = fleet.DOUBT_S = HANG_S
 fleet.CANCEL_PATIENCE_S = core.END_S = HANG_S
-service_claim.LEASE_S = remote_worker.ANSWER_S = HANG_S
+remote_worker.ANSWER_S = HANG_S
 
 
 class Paused:
@@ -164,9 +164,7 @@ class BareHost:
         search.cancel()
         self.end(search)
 
-    def give_way(self) -> None: ...
     def wake(self) -> None: ...
-    def call_soon(self, work: Callable[[], object]) -> None: ...
 
 
 async def no_answer(*_: Any) -> Any:

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from autotune.codec import Node
@@ -51,15 +51,9 @@ RELEASED = "its name was released by autotune workers forget"
 class Service:
     """The state that lives as long as the process. Methods are called in the event loop."""
 
-    def __init__(
-        self, store: ServiceStore, on_superseded: Callable[[], None] = lambda: None, processes: int = 1
-    ) -> None:
-        """`on_superseded` is called when another service has taken over the database, and this one has to end.
-
-        Searches run in so many `processes`.
-        """
+    def __init__(self, store: ServiceStore, processes: int = 1) -> None:
+        """Searches run in so many `processes`."""
         self.store = store
-        self._on_superseded = on_superseded
         self.address = ""
         """Where clients and workers reach it; other services send those there who follow its searches."""
         self.executor = _executor(store, self)
@@ -72,13 +66,7 @@ class Service:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._processes = Processes(processes, store.target, self._take_message, self._lost, self.call_soon)
-
-    @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Claim a file, so that no other service works on it. Raises StoreError when another service has it."""
-        with self.executor.kept():
-            yield
+        self._processes = Processes(processes, store.target, self._take_message, self._lost, self._call_soon)
 
     async def start(self) -> None:
         """Continue where the previous service ended."""
@@ -101,9 +89,9 @@ class Service:
 
     def stop_from_signal(self) -> None:
         """Call `begin_stop` from a signal handler."""
-        self.call_soon(self.begin_stop)
+        self._call_soon(self.begin_stop)
 
-    def call_soon(self, work: Callable[[], object]) -> None:
+    def _call_soon(self, work: Callable[[], object]) -> None:
         """Call `work` in the event loop, from any thread, unless the loop has not begun or has ended."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):
@@ -210,12 +198,6 @@ class Service:
             if self.store.is_shared:
                 await self._guarded(self._lose_forgotten)
                 self.feed.refresh()
-
-    def give_way(self) -> None:
-        _LOG.error("another service has taken over %s; this one stops", self.store.location)
-        for search in self.searches.values():
-            search.supersede()
-        self._on_superseded()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work` and log any error: the service survives it, such as a database that is unavailable for a while."""

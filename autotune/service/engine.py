@@ -77,10 +77,6 @@ class EngineExecutor:
     def may_launch(self) -> bool:
         return self._clock() < self._fresh_until
 
-    def kept(self) -> contextlib.AbstractContextManager[None]:
-        """Claim nothing: any number of services may work on the database."""
-        return contextlib.nullcontext()
-
     async def start(self) -> None:
         """Connect, make the tables of procrastinate unless they exist, and begin to look after the heartbeats."""
         asyncio.get_running_loop().set_exception_handler(_note_failure)

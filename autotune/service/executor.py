@@ -5,8 +5,6 @@ this service may still launch trials of what it was given.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from autotune.errors import StoreError
@@ -14,14 +12,13 @@ from autotune.service.searches import Search
 from autotune.service.station import Station
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobProblem, TuningJob
-from autotune.service.store.service_claim import Claim
 
 LEAVE_S = 1.0
 """How long a stopping service waits for the database to learn that it goes."""
 
 
 class Host(Protocol):
-    """The service, as an executor sees it. For the event loop, but for `call_soon`."""
+    """The service, as an executor sees it."""
 
     address: str
     searches: dict[int, Search]
@@ -34,11 +31,7 @@ class Host(Protocol):
         """Return when a search is over and its outcome recorded, or its problem queued again. Raises StoreError."""
 
     def cancel_search(self, search: Search) -> None: ...
-    def give_way(self) -> None:
-        """Stop, since another service works on the database."""
-
     def wake(self) -> None: ...
-    def call_soon(self, work: Callable[[], object]) -> None: ...
 
 
 class Executor(Protocol):
@@ -47,9 +40,6 @@ class Executor(Protocol):
     @property
     def may_launch(self) -> bool:
         """Whether what this service searches certainly still belongs to it."""
-
-    def kept(self) -> AbstractContextManager[None]:
-        """Claim the database if only one service may work on it. Raises StoreError when another one does."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None:
@@ -74,20 +64,13 @@ class LocalExecutor:
     def __init__(self, store: ServiceStore, host: Host) -> None:
         self._store = store
         self._host = host
-        self._claim: Claim | None = None
         self._is_in_doubt = True
         """Whether the database may list a problem as running that no search works on."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def may_launch(self) -> bool:
-        return self._claim is None or self._claim.is_fresh
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        self._claim = self._store.claim_service()
-        with self._claim.kept(lambda: self._host.call_soon(self._host.give_way), LEAVE_S):
-            yield
+        return True
 
     async def start(self) -> None:
         """Continue where the previous service ended."""

@@ -90,7 +90,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, place: Place, store: ServiceStore, tell: Callable[[str], None]) -> None:
         """Raises UsageError when required tokens are missing."""
-        self.service = Service(store, lambda: self.handle_exit(signal.SIGTERM, None), place.processes)
+        self.service = Service(store, place.processes)
         self.url = ""
         self._public_url = place.public_url
         self._tell = tell
@@ -119,7 +119,7 @@ class Server(uvicorn.Server):
         """
         listening = sockets if sockets is not None else [self._listening()]
         self.service.address = self._public_url.rstrip("/") or self._own_address(listening[0].getsockname()[1])
-        with self.service.claimed():
+        with self.service.store.claimed():
             super().run(listening)
 
     def _own_address(self, port: int) -> str:

@@ -526,6 +526,7 @@ def test_the_predictors_of_earlier_versions_are_dropped(place: str) -> None:
     with Store.open(place) as store:
         store.add_trial(DEVICE, PROBLEM, TRIAL, PROVENANCE)
     change(place, "CREATE TABLE predictors (id BIGINT PRIMARY KEY, device TEXT, document TEXT)")
+    change(place, "CREATE TABLE service_claim (id BIGINT PRIMARY KEY)")
     change(place, "DROP INDEX ix_job_problems_entry")
     for column in ("service", "entry", "entry_model"):
         change(place, f"ALTER TABLE job_problems DROP COLUMN {column}")

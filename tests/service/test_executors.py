@@ -67,7 +67,6 @@ async def scene_of(case: Case) -> AsyncIterator[Scene]:
         store.add_device(DEVICE)
         host = BareHost(store)
         executor: Executor = kind(store, host)
-        stack.enter_context(executor.kept())
         await executor.start()
         stack.push_async_callback(executor.stop)
         yield Scene(executor, host, store)

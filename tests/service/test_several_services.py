@@ -531,7 +531,7 @@ def test_trial_of_a_search_that_another_service_has_taken_is_not_given(
                 taken = other.jobs.take(DEVICE.slug, "another", station.model_digest)
                 assert taken is not None and taken[1].attempts == 2
         [search] = server.service.searches.values()
-        server.service.call_soon(server.service.executor.hurry)
+        server.service._call_soon(server.service.executor.hurry)
         wait_for(lambda: search.is_superseded)
         assert worker.answer()["trial"] is None
         wait_for(lambda: store.in_flight() == [] and not server.service.searches)

@@ -1,17 +1,21 @@
-"""The store of a service: besides what every store has, its jobs, its workers, and the claim of a single service.
+"""The store of a service: besides what every store has, its jobs and its workers.
 
-One service works on a file (`service_claim.py`), any number on a server (`entries.py`).
+One service works on a file, any number on a server (`entries.py`).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection
 
-from autotune.service.store import service_claim
+from autotune.errors import StoreError
+from autotune.paths import try_lock
 from autotune.service.store.job_rows import check_attempt
 from autotune.service.store.jobs import JobLedger
 from autotune.service.store.workers import WorkerLedger
 from autotune.store import Store
+from autotune.store.failures import file_failures
 from autotune.store.owner import Owner
 
 
@@ -38,9 +42,23 @@ class ServiceStore(Store):
         """What the driver of a server needs to connect, for the engine's own connections."""
         return dict(self._writing.dialect.create_connect_args(self._writing.url)[1])
 
-    def claim_service(self) -> service_claim.Claim:
-        """Claim the right to be the only service on this database. Raises StoreError when another service has it."""
-        return service_claim.claimed(self)
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Be the only service on a file until the context ends, or the process. Raises StoreError if there is another.
+
+        The lock is that of a file beside the database, which stays.
+        """
+        if self._target.path is None:
+            yield
+            return
+        path = self._target.path.resolve()
+        with file_failures(self.location):
+            file = path.with_name(f".{path.name}.service").open("ab")
+        with file:
+            if not try_lock(file):
+                hint = "stop that service, or name another database with --db"
+                raise StoreError(f"another service is using {self.location}", hint=hint)
+            yield
 
     def check_owner(self, connection: Connection, owner: Owner) -> None:
         """Raise StoreError if the attempt for which a worker measures is over."""

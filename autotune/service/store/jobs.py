@@ -2,8 +2,8 @@
 
 A job names a device and what to tune or to verify there; each of its problems is a row that a device takes, works on
 and ends. Problems that were running when the service ended are queued again: the ledger has the trials measured by
-then, and the row has the budget spent. On a file, one service works on a database at a time (`service_claim.py`); on a
-server, an engine brings each queued problem to one of the services that share the database (`entries.py`).
+then, and the row has the budget spent. On a server, an engine brings each queued problem to one of the services that
+share the database (`entries.py`).
 
 A transaction that begins, ends or cancels a part of a job locks the row of the job first. Otherwise two of them at
 once, on a server, would each miss the other's changes, and a job whose last two problems end together would stay open.
