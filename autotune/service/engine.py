@@ -105,14 +105,14 @@ class EngineExecutor:
         await self._app.close_async()  # no worker can report any more: what it has not is stalled soon
 
     async def prepare(self) -> None:
-        """Make entries of new problems."""
-        await asyncio.to_thread(self._entries.update)
+        """Do nothing: `engage` brings the entries up to date."""
 
     def hurry(self) -> None:
         self._is_due.set()
 
     async def engage(self, station: Station, *, begins: bool) -> bool:
         """Run a worker of procrastinate for a station until it has found a problem to search, or that there is none."""
+        await asyncio.to_thread(self._entries.update)
         slug, begun = station.device.slug, asyncio.Event()
         queues = [queue_of(slug, station.model_digest), *([queue_of(slug)] if begins else [])]
         worker = asyncio.create_task(
@@ -122,7 +122,7 @@ class EngineExecutor:
                 concurrency=1,
                 wait=False,
                 listen_notify=False,  # which would take a connection for each device
-                abort_job_polling_interval=BEAT_S,
+                abort_job_polling_interval=FORGOTTEN_S,  # one look for all of them is enough
                 delete_jobs="always",
                 additional_context={"station": station, "begins": begins, "begun": begun},
                 install_signal_handlers=False,
@@ -163,14 +163,8 @@ class EngineExecutor:
         search = self._host.begin(*taken, station)
         context.additional_context["begun"].set()
         self._held[problem] = entry
-        over = asyncio.ensure_future(self._host.over(search))
         try:
-            await asyncio.shield(over)
-        except asyncio.CancelledError:
-            if not context.should_abort():
-                raise
-            self._host.cancel_search(search)
-            await over
+            await self._host.over(search)
         finally:
             del self._held[problem]
 
@@ -185,7 +179,7 @@ class EngineExecutor:
             self._is_due.clear()
 
     async def look(self) -> None:
-        """Bring the entries up to date, give up what other services have taken, and queue what they have lost.
+        """Bring the entries up to date, give up what is cancelled or others have taken, and queue what they have lost.
 
         Raises StoreError and procrastinate's ConnectorException.
         """
@@ -193,9 +187,12 @@ class EngineExecutor:
         looked, held, searches = self._clock(), dict(self._held), dict(self._host.searches)
         late = {job.id for job in await self._stalled(LATE_SHARE * STALLED_S)}
         current = await asyncio.to_thread(self._jobs.held, [search.problem for search in searches.values()])
+        aborted = set(await self._app.job_manager.list_jobs_to_abort_async())
         for problem, search in searches.items():
             if problem not in current:
                 search.supersede()
+            elif held.get(problem) in aborted and not search.is_cancelled:
+                self._host.cancel_search(search)
         if not late.intersection(held.values()):
             self._fresh_until = looked + FRESH_SHARE * (1 - LATE_SHARE) * STALLED_S
         # Where this service itself was cut off from the database, so may all the others have been.

@@ -148,7 +148,7 @@ def test_the_queue_forgets_what_has_ended(postgresql: str) -> None:
         two.host.end(second)  # without an outcome
         await two.host.settled()
         await until(lambda: "doing" not in dict(map(reversed, entries(postgresql))))  # type: ignore[arg-type]
-        await two.engine.prepare()
+        await two.engine.look()
         assert [status for _, status in entries(postgresql)] == ["todo"] * 2
         one.store.jobs.cancel(job_id)
         await two.engine.look()
@@ -168,7 +168,6 @@ def test_problem_that_failed_to_begin_is_due_at_once_though_the_clock_of_the_ser
     async def play(one: Member, two: Member) -> None:
         one.store.jobs.add(NEW)
         one.host.fails = 1
-        await one.engine.prepare()
         assert not await one.engine.engage(one.station, begins=True)
         assert (await two.begun()).problem.number == 0
 
@@ -357,7 +356,6 @@ def test_jobs_begun_on_one_driver_wait_for_it(postgresql: str) -> None:
     async def play(one: Member, two: Member) -> None:
         one.store.jobs.add(NEW)
         assert (await one.begun()).problem.number == 0
-        await two.engine.prepare()
         assert not await two.engine.engage(other, begins=True)
         assert entries(postgresql)[1:] == [(f"{DEVICE.slug}/{one.station.model_digest}", "todo")] * 2
         assert (await two.begun()).problem.number == 1
