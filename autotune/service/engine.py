@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -185,7 +185,7 @@ class EngineExecutor:
         """
         await asyncio.to_thread(self._entries.update)
         looked, held, searches = self._clock(), dict(self._held), dict(self._host.searches)
-        late = {job.id for job in await self._stalled(LATE_SHARE * STALLED_S)}
+        late, stalled = await self._stalled(LATE_SHARE * STALLED_S), await self._stalled(STALLED_S)
         current = await asyncio.to_thread(self._jobs.held, [search.problem for search in searches.values()])
         aborted = set(await self._app.job_manager.list_jobs_to_abort_async())
         for problem, search in searches.items():
@@ -193,27 +193,29 @@ class EngineExecutor:
                 search.supersede()
             elif held.get(problem) in aborted and not search.is_cancelled:
                 self._host.cancel_search(search)
-        if not late.intersection(held.values()):
+        if not {job.id for job in late}.intersection(held.values()):
             self._fresh_until = looked + FRESH_SHARE * (1 - LATE_SHARE) * STALLED_S
         # Where this service itself was cut off from the database, so may all the others have been.
-        is_steady, self._looked = looked - self._looked < STALLED_S, looked
+        is_steady, self._looked = self._clock() - self._looked < STALLED_S, looked
         if is_steady:
-            await self.collect()
+            await self.collect(stalled)
 
-    async def collect(self) -> None:
+    async def collect(self, stalled: Sequence[Job]) -> None:
         """Queue again the problems of workers that are gone.
 
         Their entries are removed and not retried: a worker that was only suspended ends its entry when it goes on.
         """
-        for job in await self._stalled(STALLED_S):
-            assert job.id is not None
-            if await asyncio.to_thread(self._jobs.release, job.task_kwargs["problem"], job.id):
-                _LOG.info("problem %s is queued again: its service does not answer", job.task_kwargs["problem"])
+        for job in stalled:
+            problem = job.task_kwargs["problem"]
+            assert isinstance(problem, int) and job.id is not None
+            if await asyncio.to_thread(self._jobs.release, problem, job.id):
+                _LOG.info("problem %s is queued again: its service does not answer", problem)
                 with contextlib.suppress(ConnectorException):  # another service was faster
                     await self._app.job_manager.finish_job(job, Status.ABORTED, delete_job=True)
                 self._host.wake()
 
-    async def _stalled(self, seconds: float) -> list[Any]:
+    async def _stalled(self, seconds: float) -> Sequence[Job]:
+        """Return the entries of workers whose heartbeat is older than so many seconds, or that were removed."""
         return list(await self._app.job_manager.get_stalled_jobs(task_name=TASK, seconds_since_heartbeat=seconds))
 
 

@@ -101,6 +101,11 @@ def played(place: str, play: Callable[[Member, Member], Awaitable[None]]) -> Non
     asyncio.run(whole())
 
 
+async def collect(service: Member) -> None:
+    """Have a service queue again what the others have lost."""
+    await service.engine.collect(await service.engine._stalled(engine.STALLED_S))
+
+
 async def until(condition: Callable[[], Any]) -> Any:
     async with asyncio.timeout(HANG_S):
         while not (found := condition()):
@@ -183,10 +188,10 @@ def test_stalled_search_is_taken_over_and_its_first_service_can_do_nothing_more(
         search = await one.begun()
         before = search.problem
         begin(one.store, before)
-        await two.engine.collect()
+        await collect(two)
         assert states(two.store, job_id)[0] == "running"
         monkeypatch.setattr(engine, "STALLED_S", -1.0)
-        await two.engine.collect()
+        await collect(two)
         monkeypatch.undo()
         assert states(two.store, job_id) == ["queued"] * 3
         again = (await two.begun()).problem
@@ -226,11 +231,11 @@ def test_trial_begins_before_its_search_is_taken_away_or_not_at_all(
 
         beginning = asyncio.create_task(asyncio.to_thread(one.store.write, begin_slowly))
         await until(is_checked.is_set)
-        await two.engine.collect()
+        await collect(two)
         assert states(two.store, job_id)[0] == "running", "until the trial is in flight"
         may_end.set()
         await beginning
-        await two.engine.collect()
+        await collect(two)
         assert states(two.store, job_id)[0] == "queued"
         with pytest.raises(StoreError, match="another service"):
             begin(one.store, problem)
@@ -249,14 +254,14 @@ def test_locks_of_a_stopped_service_keep_no_other_from_looking(
         with closing(connect(postgresql)) as stopped:
             stopped.execute(f"SELECT id FROM {locked} FOR UPDATE")
             monkeypatch.setattr(engine, "STALLED_S", -1.0)
-            await two.engine.collect()
+            await collect(two)
             monkeypatch.undo()
             await two.engine.look()
             assert two.engine.may_launch
             assert states(two.store, job_id)[0] == "running"
             stopped.rollback()
         monkeypatch.setattr(engine, "STALLED_S", -1.0)
-        await two.engine.collect()
+        await collect(two)
         monkeypatch.undo()
         assert (await two.begun()).problem.id == problem.id
 
@@ -341,7 +346,7 @@ def test_problem_of_a_cancelled_job_that_nobody_searches_is_cancelled(
         one.store.jobs.cancel(job_id)
         monkeypatch.setattr(one.host, "cancel_search", lambda _: None)  # it hangs
         monkeypatch.setattr(engine, "STALLED_S", -1.0)
-        await two.engine.collect()
+        await collect(two)
         assert states(two.store, job_id) == ["cancelled"] * 3
         search.supersede()
         one.host.end(search)
