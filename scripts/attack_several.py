@@ -19,9 +19,7 @@ from attack_scene import Scene, Stranger, ask, bearer, require, until
 
 from autotune.errors import RefusedError, ServiceError
 from autotune.service.admission import MAX_BODY_BYTES
-from autotune.service.membership import BEAT_S
-from autotune.service.store.notices import _channel
-from autotune.service.store.shared_queue import STALLED_S
+from autotune.service.engine import BEAT_S, STALLED_S
 from autotune.store import Store
 from autotune.testing import INVENTED_PROCESSOR
 
@@ -193,21 +191,17 @@ def _is_there(scene: Scene, slug: str) -> bool:
 
 
 def notices(scene: Scene, _job: int) -> str:
-    """Floods of long, hostile and misleading notices on the channels of the services and of the queue."""
+    """Floods of long, hostile and misleading notices on the channel of the queue."""
     before = scene.memory_bytes()
     with connect(scene, autocommit=True) as connection:
-        [[schema]] = connection.execute("SELECT current_schema()").fetchall()
-        payloads = [
-            '{"from":"x","job":Infinity}', "[" * 7900, "x" * 7900, '{"from":"x","job":%d}', '{"from":"x","learned":1}',
-            '{"from":"x","job":1,"event":"%s"}' % ("y" * 7000), '{"type":"abort_job_requested","job_id":1}',
-        ]  # fmt: skip
+        payloads = ["[" * 7900, "x" * 7900, '{"type":"abort_job_requested","job_id":1}', '{"type":"job_inserted"}']
         for start in range(0, NOTICES, 100):
-            told = [payloads[n % len(payloads)].replace("%d", str(n)) for n in range(start, start + 100)]
-            for to in (_channel(schema), "procrastinate_any_queue_v1"):
-                connection.execute("SELECT pg_notify(%s, its) FROM unnest(%s::text[]) AS its", [to, told])
+            told = [payloads[n % len(payloads)] for n in range(start, start + 100)]
+            send = "SELECT pg_notify(%s, its) FROM unnest(%s::text[]) AS its"
+            connection.execute(send, ["procrastinate_any_queue_v1", told])
     more = scene.memory_bytes() - before
     require(more < 96 * 2**20, f"{NOTICES} notices took {more / 2**20:.0f} MiB")
-    return f"{2 * NOTICES} heard, {more / 2**20:.0f} MiB"
+    return f"{NOTICES} sent, {more / 2**20:.0f} MiB"
 
 
 def winners_elsewhere(scene: Scene, _job: int) -> str:
@@ -251,7 +245,7 @@ def wrong_clock(scene: Scene, _job: int) -> str:
 
 
 def locked_rows(scene: Scene, _job: int) -> str:
-    """As a service that was suspended in the midst of a transaction: it has locked every job and the queue.
+    """As a service that was suspended in the midst of a transaction: it has locked every job.
 
     A search goes on until its problem has ended, whose transaction waits for the job. So the lock is taken as a
     problem begins: between two of them nothing would be measured, whatever the service does.
@@ -264,7 +258,6 @@ def locked_rows(scene: Scene, _job: int) -> str:
         before, began = scene.measured.value, time.monotonic()
         heard = "SELECT array_agg(id) FROM procrastinate_workers WHERE last_heartbeat > clock_timestamp() - %s"
         [[alive]] = connection.execute(heard, [timedelta(seconds=ALIVE_S)]).fetchall()
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [0x4154554E + 1])
         connection.execute("SELECT id FROM jobs FOR UPDATE")
         while time.monotonic() < began + LOCKED_S:
             connection.execute("SELECT 1")

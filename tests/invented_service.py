@@ -1,5 +1,8 @@
 """A service on a free port, and a worker with an invented device: real HTTP, in threads of this process."""
 
+import asyncio
+import contextlib
+import dataclasses
 import hashlib
 import os
 import pickle
@@ -16,12 +19,15 @@ import pytest
 
 import searches
 from autotune.codec import Node
+from autotune.errors import StoreError
 from autotune.kernels.code_version import code_version
 from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState
 from autotune.service import core, events, fleet
 from autotune.service import searches as service_searches
 from autotune.service.access import Role
+from autotune.service.executor import Executor
+from autotune.service.fleet import Fleet
 from autotune.service.remote import Client
 from autotune.service.remote import worker as remote_worker
 from autotune.service.remote.connection import Connection
@@ -29,7 +35,10 @@ from autotune.service.remote.wire import plain_device, plain_trial, read_job
 from autotune.service.remote.worker import Offer, Service
 from autotune.service.search_process import SearchProcess
 from autotune.service.server import Place, Server
-from autotune.service.store import ServiceStore, service_claim
+from autotune.service.station import Station
+from autotune.service.store import ServiceStore
+from autotune.service.store.jobs import JobProblem, TuningJob
+from autotune.service.store.workers import model_of
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from waiting import HANG_S, join, wait_for
 
@@ -38,7 +47,7 @@ events.READ_EVERY_S = core.LOOK_S = 0.1  # invented devices are through with a j
 # Patience that a busy machine must not use up; tests of what happens then set it themselves.
 fleet.SILENT_S = fleet.TROUBLED_S = fleet.STORED_S = fleet.DOUBT_S = HANG_S
 fleet.CANCEL_PATIENCE_S = core.END_S = HANG_S
-service_claim.LEASE_S = remote_worker.ANSWER_S = HANG_S
+remote_worker.ANSWER_S = HANG_S
 
 
 class Paused:
@@ -114,6 +123,72 @@ class HandMade:
         while client.job(job["id"])["state"] in ("queued", "running"):
             given = self.answer(results=results, wait_s=0.1)["trial"]
             results = (self.result(given),) if given else ()
+
+
+class BareHost:
+    """A service without processes, as an executor sees it: searches end when a test says so."""
+
+    def __init__(self, store: ServiceStore, address: str = "http://here") -> None:
+        self.address = address
+        self.searches: dict[int, service_searches.Search] = {}
+        self.fails = 0
+        """How many searches cannot be started."""
+        self._store = store
+        self._unsettled = 0
+
+    def begin(self, job: TuningJob, problem: JobProblem, station: Station) -> service_searches.Search:
+        if self.fails:
+            self.fails -= 1
+            raise OSError("no more processes")
+        search = service_searches.Search(job, problem, station, Fleet(lambda: None, no_answer, no_answer))
+        self.searches[problem.id] = search
+        self._unsettled += 1
+        return search
+
+    def end(self, search: service_searches.Search) -> None:
+        del self.searches[search.problem.id]
+        search.is_over.set()
+
+    async def over(self, search: service_searches.Search) -> None:
+        await search.is_over.wait()
+        if not search.is_superseded:
+            await asyncio.to_thread(self._store.jobs.requeue, search.problem)
+        self._unsettled -= 1
+
+    async def settled(self) -> None:
+        """Return when all searches that have ended are queued again, or have an outcome."""
+        while self._unsettled > len(self.searches):
+            await asyncio.sleep(0.01)
+
+    def cancel_search(self, search: service_searches.Search) -> None:
+        search.cancel()
+        self.end(search)
+
+    def wake(self) -> None: ...
+
+
+async def no_answer(*_: Any) -> Any:
+    return ""
+
+
+def station_of(name: str, device: Device) -> Station:
+    """Of a device that is ready."""
+    model = dataclasses.replace(device, selector="")
+    return Station(
+        id=name, name=name, session="0" * 32, device=device, model=model, model_digest=model_of(device), address="",
+        since="", heard=0.0, is_ready=True,
+    )  # fmt: skip
+
+
+async def engaged(executor: Executor, station: Station, *, begins: bool = True) -> None:
+    """Return when a station was brought a problem; until then the former attempt at it may be about to end."""
+    async with asyncio.timeout(HANG_S):
+        while True:
+            with contextlib.suppress(StoreError, OSError):  # as the service does
+                await executor.prepare()
+                if await executor.engage(station, begins=begins):
+                    return
+            await asyncio.sleep(0.01)
 
 
 def submitted(server: Server, client: Client) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The core of the service: decides which search runs on which device. Routes query it, workers send it results.
 
-On a file there is one service. Any number share a database on a server: each searches for the devices that call it, and
-what they share is in the database (`membership.py`, `neighbours.py`).
+It decides which devices are free; an executor (`executor.py`) brings them problems. On a file there is one service. Any
+number share a database on a server: each searches for the devices that call it (`engine.py`).
 """
 
 import asyncio
@@ -9,31 +9,27 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from autotune.codec import Node
-from autotune.errors import AutotuneError, TableError
+from autotune.errors import AutotuneError, StoreError, TableError
 from autotune.kernels import find_family
 from autotune.kernels.code_version import code_version
 from autotune.kernels.render import provenance_now
 from autotune.model.device import Device
 from autotune.model.events import Event
+from autotune.paths import install_hint
 from autotune.service import fleet
 from autotune.service.events import Feed
+from autotune.service.executor import LEAVE_S, Executor, LocalExecutor
 from autotune.service.fleet import Fleet, in_fair_order, open_to
 from autotune.service.lookups import Lookups
-from autotune.service.membership import Membership
-from autotune.service.neighbours import Neighbours, Stations, station_views
 from autotune.service.remote.wire import read_job, read_trial
 from autotune.service.searches import MOST_DEATHS, Processes, Search
 from autotune.service.station import Station
 from autotune.service.store import ServiceStore
-from autotune.service.store.jobs import JobState
-from autotune.service.store.notices import ABORT
-from autotune.service.store.service_claim import Claim
-from autotune.service.store.shared_queue import Held
+from autotune.service.store.jobs import JobProblem, JobState, TuningJob
 from autotune.store import Holder
 
 _LOG = logging.getLogger(__name__)
@@ -48,8 +44,6 @@ MAX_SEARCHES = 100
 """Maximum number of searches at a time: each holds its search space, some 20 MB. Further devices wait."""
 END_S = 8.0
 """How long a stopping service waits for its searches to end in order, and for the database with them."""
-HURRY_S = 1.0
-"""How long it waits after that, with waits for the database cut short. Workers resend results that were not stored."""
 END_LOOK_S = 0.05
 RELEASED = "its name was released by autotune workers forget"
 
@@ -57,75 +51,37 @@ RELEASED = "its name was released by autotune workers forget"
 class Service:
     """The state that lives as long as the process. Methods are called in the event loop."""
 
-    def __init__(
-        self, store: ServiceStore, on_superseded: Callable[[], None] = lambda: None, processes: int = 1
-    ) -> None:
-        """`on_superseded` is called when another service has taken over the database, and this one has to end.
-
-        Searches run in so many `processes`.
-        """
+    def __init__(self, store: ServiceStore, processes: int = 1) -> None:
+        """Searches run in so many `processes`."""
         self.store = store
-        self._on_superseded = on_superseded
-        self._standing: Claim | Membership[dict[int, Search]] | None = None
-        self._neighbours: Neighbours | None = None
         self.address = ""
-        """Where workers reach it, as other services show it."""
+        """Where clients and workers reach it; other services send those there who follow its searches."""
+        self.executor = _executor(store, self)
         self.feed = Feed()
-        self.fleet = Fleet(self.wake, self.take_late, self._settle, self._may_launch)
+        self.fleet = Fleet(self.wake, self.take_late, self._settle, lambda: self.executor.may_launch)
         self.lookups = Lookups(store)
         self.searches: dict[int, Search] = {}
         """Running searches, by the id of the job's problem."""
         self.is_stopping = False
-        self._is_in_doubt = False
-        """Whether the database may list a problem as running that no search works on."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._processes = Processes(processes, store.target, self._take_message, self._lost, self._call_soon)
 
-    @contextlib.contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Claim a file, so that no other service works on it, or join the services that share a database.
-
-        Raises StoreError when another service has claimed the file.
-        """
-        if self.store.is_shared:
-            membership = Membership(self.store.jobs, lambda: dict(self.searches), self._compare)
-            self._standing, keeping = membership, membership.kept(HURRY_S)
-        else:
-            claim = self.store.claim_service()
-            self._standing, keeping = claim, claim.kept(lambda: self._call_soon(self._give_way), HURRY_S)
-        with keeping:
-            yield
-
     async def start(self) -> None:
         """Continue where the previous service ended."""
         self._loop = asyncio.get_running_loop()
         self.feed.bind(self._loop)
-        lost = await asyncio.to_thread(self.store.quarantine_lost)
-        queued = await asyncio.to_thread(self.store.jobs.recover)
-        if lost or queued:
-            _LOG.info("%s trials were lost, %s problems continue", len(lost), queued)
+        if lost := await asyncio.to_thread(self.store.quarantine_lost):
+            _LOG.info("%s trials were lost", len(lost))
+        await self.executor.start()
         await asyncio.to_thread(code_version)  # slow once; else the first worker would delay all others
         await self._refresh_lookups()
-        keeping = [self._keep_dispatching(), self._keep_refreshing()]
-        if self.store.is_shared:
-            self._neighbours = Neighbours(self.store.notices(), self.feed, self.fleet, self.searches, self.address)
-            self._neighbours.open(self._call_soon, self._hear_queue)
-            keeping.append(self._neighbours.keep_asking())
-        self._tasks = [asyncio.create_task(work) for work in keeping]
-
-    def _hear_queue(self, notice: str) -> None:
-        """Take a notice of procrastinate: a new job, or one to abort."""
-        self.wake()
-        if ABORT in notice and isinstance(self._standing, Membership):
-            self._standing.beat_soon()
+        self._tasks = [asyncio.create_task(work) for work in (self._keep_dispatching(), self._keep_refreshing())]
 
     def begin_stop(self) -> None:
         """End the searches, and release waiting workers and readers."""
         self.is_stopping = True
-        if self._neighbours is not None:
-            self._neighbours.close()
         self._processes.tell_all("stop")
         self.fleet.stop()
         self.feed.close()
@@ -150,8 +106,9 @@ class Service:
         await self._searches_end(END_S)
         self.store.hurry()
         self._processes.tell_all("hurry")
-        await self._searches_end(HURRY_S)
+        await self._searches_end(LEAVE_S)
         await asyncio.to_thread(self._processes.close)
+        await self.executor.stop()
 
     async def _searches_end(self, patience_s: float) -> None:
         """Return when all searches have ended or time is up."""
@@ -167,19 +124,15 @@ class Service:
         """Stop the searches of a job after the running trial; a worker that does not deliver it in time is given up."""
         for search in self.searches.values():
             if search.job.id == job_id:
-                self._cancel_search(search)
+                self.cancel_search(search)
+        self.executor.hurry()
         self.feed.tell(job_id)
 
-    def _cancel_search(self, search: Search) -> None:
+    def cancel_search(self, search: Search) -> None:
         search.cancel()
         self._hurry(search)
         if self._loop is not None:
             self._loop.call_later(fleet.CANCEL_PATIENCE_S, self.wake)
-
-    def stations(self) -> Stations:
-        """Return all stations, those of other services that share the database included."""
-        own = station_views(self.fleet, self.searches)
-        return self._neighbours.with_others(own) if self._neighbours else own
 
     @property
     def search_pids(self) -> list[int]:
@@ -244,24 +197,7 @@ class Service:
             took_s = time.monotonic() - began
             if self.store.is_shared:
                 await self._guarded(self._lose_forgotten)
-
-    def _may_launch(self) -> bool:
-        return self._standing is None or self._standing.is_fresh
-
-    def _compare(self, searches: dict[int, Search], held: Held) -> None:
-        """Give up searches that another service has taken, and those that were cancelled; in the thread of the beat."""
-        for problem_id, search in searches.items():
-            if problem_id not in held.problems and not search.is_superseded:
-                search.is_superseded = True  # at once, also for the trials that the event loop is giving to workers
-                self._call_soon(search.supersede)
-            elif problem_id in held.cancelled and not search.is_cancelled:
-                self._call_soon(partial(self._cancel_search, search))
-
-    def _give_way(self) -> None:
-        _LOG.error("another service has taken over %s; this one stops", self.store.location)
-        for search in self.searches.values():
-            search.supersede()
-        self._on_superseded()
+                self.feed.refresh()
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work` and log any error: the service survives it, such as a database that is unavailable for a while."""
@@ -289,9 +225,7 @@ class Service:
         has_helpers = any(len(search.helpers) for search in self.searches.values())
         if self.is_stopping or not (free or has_helpers):
             return
-        if self._is_in_doubt:
-            await asyncio.to_thread(self.store.jobs.recover, list(self.searches))
-            self._is_in_doubt = False
+        await self.executor.prepare()
         waiting = await asyncio.to_thread(self.store.jobs.waiting)
         leaders = self.fleet.leaders()
         for station in in_fair_order(free, Counter(s.station.device.slug for s in self.searches.values())):
@@ -323,24 +257,32 @@ class Service:
                 max(of_kind, key=lambda search: len(search.helpers)).recall_one()
 
     async def _engage(self, station: Station, *, begins: bool) -> bool:
-        """Start a search of the next problem queued for a station. Returns whether there was one."""
+        """Have a search of the next problem queued for a station started. Returns whether there was one."""
         station.is_taken = True
+        has_begun = False
         try:
-            take = partial(self.store.jobs.take, begins=begins)
-            taken = await asyncio.to_thread(take, station.device.slug, station.name, station.model_digest)
-            if taken is not None:
-                self._begin(Search(*taken, station, self.fleet))
-        except BaseException:
-            self._is_in_doubt = True  # the database's answer may be lost, or no thread available
-            station.is_taken = False
-            raise
-        station.is_taken = taken is not None
-        return station.is_taken
+            has_begun = await self.executor.engage(station, begins=begins)
+        finally:
+            station.is_taken = has_begun
+        return has_begun
 
-    def _begin(self, search: Search) -> None:
+    def begin(self, job: TuningJob, problem: JobProblem, station: Station) -> Search:
         """Start a search in one of the processes. Raises OSError when the system gives none."""
+        search = Search(job, problem, station, self.fleet)
         self._processes.begin(search)
-        self.searches[search.problem.id] = search
+        self.searches[problem.id] = search
+        return search
+
+    async def over(self, search: Search) -> None:
+        """Return when a search is over and its outcome recorded, or its problem queued again. Raises StoreError."""
+        await search.is_over.wait()
+        if search.is_superseded:
+            return
+        if self._processes.deaths[search.problem.id] >= MOST_DEATHS:
+            message = f"{MOST_DEATHS} processes that searched it have ended"
+            await asyncio.to_thread(self.store.jobs.end, search.problem, JobState.FAILED, message=message)
+        await asyncio.to_thread(self.store.jobs.requeue, search.problem)
+        self.wake()
 
     def _take_message(self, search: Search, name: str, *content: Any) -> None:
         """Take a message of a search."""
@@ -369,7 +311,6 @@ class Service:
     def _ended(self, search: Search, is_troubled: bool) -> None:
         self._forget(search)
         self._processes.troubles[search.problem.id] += is_troubled
-        self._is_in_doubt |= search.is_superseded
         for station in search.stations():  # also helpers that joined as it ended
             self.fleet.release(station)
         self.feed.tell(search.job.id)
@@ -377,14 +318,22 @@ class Service:
     def _lost(self, search: Search) -> None:
         """Take up a search whose process has ended."""
         self._forget(search)
-        self._is_in_doubt = True
-        if self._processes.deaths[search.problem.id] >= MOST_DEATHS:
-            message = f"{MOST_DEATHS} processes that searched it have ended"
-            give_up = partial(self.store.jobs.end, search.problem, JobState.FAILED, message=message)
-            asyncio.get_running_loop().run_in_executor(None, give_up)
         for station in search.stations():
             self.fleet.withdraw(station)
 
     def _forget(self, search: Search) -> None:
         if self.searches.get(search.problem.id) is search:
             del self.searches[search.problem.id]
+        search.is_over.set()
+
+
+def _executor(store: ServiceStore, service: Service) -> Executor:
+    """Return who executes the jobs. Raises StoreError on a server where procrastinate is not installed."""
+    if not store.is_shared:
+        return LocalExecutor(store, service)
+    try:
+        from autotune.service.engine import EngineExecutor
+    except ModuleNotFoundError as error:
+        hint = install_hint("postgres")
+        raise StoreError(f"{error.name} is not installed, which sharing PostgreSQL needs", hint=hint) from error
+    return EngineExecutor(store, service)

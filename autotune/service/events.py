@@ -1,9 +1,9 @@
 """Events of jobs, sent to the clients that follow them (readers).
 
-Searches publish events from their threads; readers wait in the event loop. Another service on the same database may
-have the readers (`neighbours.py`). All readers of a job share one `_Channel`.
+Searches publish events from their threads; readers wait in the event loop. All readers of a job share one `_Channel`.
 It reads the job once for all of them, at most once a second, and sends only what has changed since; each message is
-encoded once and sent to every reader.
+encoded once and sent to every reader. A reader of a job that another service begins to search is sent away, and
+redirected to that one when it comes back, unless it stays: then it gets the states only.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.exceptions import HTTPException
 
@@ -41,6 +41,8 @@ class Picture:
     job: str
     problems: dict[int, str]
     goes_on: bool
+    elsewhere: str = ""
+    """Address of another service that searches the job; empty if this one does as well, or none does."""
 
     def whole(self) -> str:
         return self._with(self.problems.values())
@@ -58,19 +60,10 @@ Read = Callable[[], Awaitable[Picture]]
 """Reads the state of a job. May raise AutotuneError, and HTTPException for a job that does not exist."""
 
 
-class Elsewhere(Protocol):
-    """The other services, whose readers may follow jobs that are searched here."""
-
-    def wants(self, job_id: int) -> bool: ...
-    def tell(self, job_id: int, event: str) -> None: ...
-    def ask(self, job_ids: Iterable[int]) -> None: ...
-
-
 class Feed:
     """The channels of all jobs that are followed."""
 
     def __init__(self) -> None:
-        self.elsewhere: Elsewhere | None = None
         self._channels: dict[int, _Channel] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
@@ -84,24 +77,13 @@ class Feed:
 
         `encode` returns the data of the event. It is called only if the job is followed.
         """
-        is_wanted = self.elsewhere is not None and self.elsewhere.wants(job_id)
-        if not (is_wanted or job_id in self._channels):
-            return
-        text = event_text(name, encode()) if name else ""
-        self.pass_on(job_id, text)
-        if is_wanted and self.elsewhere is not None:
-            self.elsewhere.tell(job_id, text)
-
-    def pass_on(self, job_id: int, text: str) -> None:
-        """Give the readers of a job an event as it is sent, from any thread; an empty text has the job read again."""
         if self._loop is not None and job_id in self._channels:
+            text = _event(name, json.dumps(encode(), allow_nan=False, separators=(",", ":"))) if name else ""
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._note, job_id, text)
 
     def refresh(self) -> None:
-        """Have all jobs that are followed read again, and ask the other services for their events."""
-        if self.elsewhere is not None:
-            self.elsewhere.ask(list(self._channels))
+        """Have all jobs that are followed read again, which other services may have changed."""
         for channel in self._channels.values():
             channel.note("")
 
@@ -111,8 +93,8 @@ class Feed:
         for channel in list(self._channels.values()):
             channel.end()
 
-    def join(self, job_id: int, read: Read) -> "Reader":
-        """Follow a job. The caller has to call `leave` in the end.
+    def join(self, job_id: int, read: Read, *, stays: bool = False) -> "Reader":
+        """Follow a job, or its states only if it `stays` here. The caller has to call `leave` in the end.
 
         Raises FullError when there are too many readers, BusyError when the service is stopping.
         """
@@ -123,9 +105,7 @@ class Feed:
         channel = self._channels.get(job_id)
         if channel is None:
             channel = self._channels[job_id] = _Channel(read, lambda: self._channels.pop(job_id, None))
-            if self.elsewhere is not None:
-                self.elsewhere.ask([job_id])
-        return Reader(channel)
+        return Reader(channel, stays=stays)
 
     def _note(self, job_id: int, text: str) -> None:
         channel = self._channels.get(job_id)
@@ -136,9 +116,11 @@ class Feed:
 class Reader:
     """A client that follows a job."""
 
-    def __init__(self, channel: "_Channel") -> None:
+    def __init__(self, channel: "_Channel", *, stays: bool) -> None:
         self.is_new = True
         """Whether it has not yet received the whole job."""
+        self.stays = stays
+        """Whether it goes on here when another service searches the job."""
         self._channel = channel
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(MAX_BEHIND)
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -247,12 +229,15 @@ class _Channel:
                 _LOG.error("a job cannot be sent to its readers", exc_info=True)
             self.end()
             return
+        for reader in [reader for reader in self.readers if picture.elsewhere and not reader.stays]:
+            reader.put(None)
+            self.leave(reader)
         changes = picture.changes(self._shown) if self._shown else ""
         if changes:
             self._send(_event("job_changed", changes))
         self._shown = picture
         whole = _event("job", picture.whole()).encode() if new else b""
-        for reader in new:
+        for reader in self.readers.intersection(new):
             reader.is_new = False
             reader.put(whole)
         if not picture.goes_on:
@@ -265,11 +250,6 @@ class _Channel:
         for reader in self.readers:
             if not reader.is_new:
                 reader.put(message)
-
-
-def event_text(name: str, data: Any) -> str:
-    """Return an event as it is sent; `data` is encoded as JSON."""
-    return _event(name, json.dumps(data, allow_nan=False, separators=(",", ":")))
 
 
 def _event(name: str, data: str) -> str:

@@ -133,6 +133,7 @@ class ProblemView(BaseModel):
     label: str
     state: JobState
     worker: str
+    service: str = Field(description="while running: the address of the other service that searches it")
     attempts: int
     spent_s: float
     message: str
@@ -181,7 +182,6 @@ class StationView(BaseModel):
     trouble: str
     job: int | None
     problem: int | None
-    service: str = Field(description="the service that its worker calls; empty for the one that answers")
 
 
 class DeviceView(BaseModel):

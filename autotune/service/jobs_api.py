@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import RedirectResponse, Response, StreamingResponse
 
 from autotune.service.access import Receive, Scope, Send
 from autotune.service.admission import WHAT, submitter_of
@@ -13,7 +13,7 @@ from autotune.service.forms import CheckAnswer, JobForm, JobList, JobView
 from autotune.service.pools import Pools
 from autotune.service.store.jobs import JobLedger, JobState, TuningJob
 from autotune.service.submission import check, submit
-from autotune.service.views import job_view, picture
+from autotune.service.views import elsewhere, job_view, picture
 
 LARGEST = 2**31 - 1
 
@@ -33,6 +33,10 @@ The progress of a job as server-sent events, until the job has ended. The data o
 - `end`: the last event
 
 Missed events are not repeated: a reader that connects again gets the current state in the first `job`.
+
+Where several services share a database, only the one that searches a job has the events of its searches. Another one
+redirects to it, and ends the stream when a search begins there: connect again. With `stay=true` it does not, and sends
+the states every few seconds.
 """
 
 
@@ -109,21 +113,31 @@ def job_routes(service: Service, pools: Pools) -> APIRouter:
         "/{job_id}/events",
         description=EVENTS,
         response_class=StreamingResponse,
-        responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+        responses={
+            200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
+            307: {"description": "another service searches the job"},
+        },
     )
-    async def follow_job(job_id: JobId) -> StreamingResponse:
+    async def follow_job(job_id: JobId, *, stay: bool = False) -> Response:
+        if not stay and (there := elsewhere(await run(jobs.services, job_id), service)):
+            return RedirectResponse(f"{there}/api/jobs/{job_id}/events", 307)
+
         async def read() -> Picture:
             return await run(lambda: picture(found(job_id), service))
 
-        reader = service.feed.join(job_id, read)
-        try:
-            await reader.begun()
-        except BaseException:
-            reader.leave()
-            raise
-        return _Following(reader)
+        return await _followed(service.feed.join(job_id, read, stays=stay))
 
     return routes
+
+
+async def _followed(reader: Reader) -> Response:
+    """Return the stream of a reader, once there is something to send."""
+    try:
+        await reader.begun()
+    except BaseException:
+        reader.leave()
+        raise
+    return _Following(reader)
 
 
 def _require(jobs: JobLedger, job_id: int) -> None:

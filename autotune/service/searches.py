@@ -1,5 +1,6 @@
 """The searches that run for a service, and the processes that run them, as the service sees them."""
 
+import asyncio
 import itertools
 import logging
 import os
@@ -20,7 +21,6 @@ from autotune.model.events import Event
 from autotune.model.trial import Job, Trial
 from autotune.paths import safe_path
 from autotune.search.helpers import MOST_HELPERS
-from autotune.service.events import event_text
 from autotune.service.fleet import Fleet
 from autotune.service.job_search import Errand, Stopping
 from autotune.service.remote.events import plain_event
@@ -113,13 +113,14 @@ class Process:
 
 
 class Search:
-    """A search that runs in one of the processes. Only the event loop uses it, but for the two flags."""
+    """A search that runs in one of the processes. Only the event loop uses it."""
 
     def __init__(self, job: TuningJob, problem: JobProblem, station: Station, fleet: Fleet) -> None:
         self.job = job
         self.problem = problem
         self.station = station
         self.is_cancelled = False
+        self.is_over = asyncio.Event()
         self.is_superseded = False
         """Whether another service has taken the search: no trial of it is given to any worker any more."""
         self.helpers: dict[int, Station] = {}
@@ -141,10 +142,6 @@ class Search:
     def stations(self) -> list[Station]:
         """Return the stations that work on this search."""
         return [self.station, *self.helpers.values()]
-
-    def latest(self) -> list[str]:
-        """Return the newest event of each name, as it is sent to followers."""
-        return [event_text(name, self.shown(encode)) for name, encode in self.progress.items()]
 
     def shown(self, encode: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what an event says, with the number of the problem."""

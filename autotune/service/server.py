@@ -90,7 +90,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, place: Place, store: ServiceStore, tell: Callable[[str], None]) -> None:
         """Raises UsageError when required tokens are missing."""
-        self.service = Service(store, lambda: self.handle_exit(signal.SIGTERM, None), place.processes)
+        self.service = Service(store, place.processes)
         self.url = ""
         self._public_url = place.public_url
         self._tell = tell
@@ -118,9 +118,14 @@ class Server(uvicorn.Server):
         Raises StoreError when another service works on the database.
         """
         listening = sockets if sockets is not None else [self._listening()]
-        self.service.address = self._public_url or f"{platform.node()}:{listening[0].getsockname()[1]}"
-        with self.service.claimed():
+        self.service.address = self._public_url.rstrip("/") or self._own_address(listening[0].getsockname()[1])
+        with self.service.store.claimed():
             super().run(listening)
+
+    def _own_address(self, port: int) -> str:
+        """Return the address at which other machines reach the service, or this one where it serves only this one."""
+        host = platform.node() if self.config.host in ("", "0.0.0.0", "::") else self.config.host  # noqa: S104
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _listening(self) -> socket.socket:
         """Return the listening socket. Ends the process when the port is in use."""

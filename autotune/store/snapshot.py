@@ -25,7 +25,7 @@ Read = Callable[[Callable[[Session], None]], None]
 """Does work in a transaction that only reads, perhaps several times."""
 
 _ROWS_AT_ONCE = 1000
-_OF_PROCESSES = ("in_flight", "jobs", "job_problems", "workers", "service_claim")
+_OF_PROCESSES = ("in_flight", "jobs", "job_problems", "workers")
 """Tables with the state of running processes, which means nothing in a copy."""
 
 _VERSION = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL CONSTRAINT alembic_version_pkc PRIMARY KEY)"

@@ -54,8 +54,8 @@ OWNERS = {
     "alembic": {"store/migration.py"},
     "filelock": {"paths.py", "cli/device_lock.py"},
     "psutil": {"store/owner.py"},
-    "psycopg": {"service/store/procrastinate_calls.py"},  # otherwise reached through SQLAlchemy
-    "procrastinate": {"service/store/shared_queue.py", "service/store/procrastinate_calls.py"},
+    "psycopg": set(),  # reached through SQLAlchemy and procrastinate
+    "procrastinate": {"service/store/entries.py", "service/engine.py"},
     "optuna": {"propose/study.py"},
     "rich": {"display"},
     "tree_sitter": {"own/kernel_file/syntax.py"},

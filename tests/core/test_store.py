@@ -526,12 +526,17 @@ def test_the_predictors_of_earlier_versions_are_dropped(place: str) -> None:
     with Store.open(place) as store:
         store.add_trial(DEVICE, PROBLEM, TRIAL, PROVENANCE)
     change(place, "CREATE TABLE predictors (id BIGINT PRIMARY KEY, device TEXT, document TEXT)")
+    change(place, "CREATE TABLE service_claim (id BIGINT PRIMARY KEY)")
+    change(place, "DROP INDEX ix_job_problems_entry")
+    for column in ("service", "entry", "entry_model"):
+        change(place, f"ALTER TABLE job_problems DROP COLUMN {column}")
     change(place, "UPDATE alembic_version SET version_num = '0100'")
     with Store.open(place) as store:
         assert [s.trial for s in store.trials(DEVICE.slug, "gemm")] == [TRIAL]
     assert rows(place, "SELECT version_num FROM alembic_version") == [(NEWEST,)]
     with pytest.raises(Exception, match="predictors"):
         rows(place, "SELECT * FROM predictors")
+    assert rows(place, "SELECT service, entry FROM job_problems") == []
 
 
 def test_an_older_database_is_not_migrated_for_reading(

@@ -36,7 +36,7 @@ class Follower:
 
     def __init__(self, url: str, job_id: int) -> None:
         self.told: list[tuple[str, Any]] = []
-        self._events = Client(url)._events(job_id)
+        self._events = Client(url)._events(url, job_id, stays=False)
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 

@@ -259,7 +259,7 @@ def test_ended_job_keeps_a_chart_for_each_size_and_one_that_waits_says_why(seen:
     with Client(served.url) as client:
         job = client.submit("adreno-730", shapes=["64,64,64"], trials=3)
         page = seen.open(f"#/job/{job['id']}")
-        expect(page.locator(".waits")).to_have_text("No worker offers adreno-730 now.")
+        expect(page.locator(".waits")).to_have_text("No worker offers adreno-730 here now.")
         assert served.service.store.jobs.take("adreno-730", "w9", "an earlier model")
         served.service.store.jobs.recover([])  # the worker has gone: the job has begun, and waits
         worker = HandMade(served.url, "w9", device=replace(INVENTED_PROCESSOR, slug="adreno-730"))

@@ -35,7 +35,7 @@ from autotune.service.remote.events import Follower
 from autotune.service.remote.wire import plain_job, plain_trial, read_job, read_trial
 from autotune.service.remote.worker import Offer
 from autotune.service.server import Place, Server, serve
-from autotune.service.store import ServiceStore, service_claim
+from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store import Holder, new_owner
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
@@ -258,27 +258,14 @@ def test_second_service_at_a_port_in_use_touches_nothing(server: Server, client:
     assert store.jobs.get(job["id"]).problems[0].state is JobState.RUNNING  # type: ignore[union-attr]
 
 
-def test_second_service_on_the_same_database_is_refused(db_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_claim, "BEAT_S", 0.05)
-    with ServiceStore.open(db_file) as store:
+def test_second_service_on_the_same_database_is_refused_until_the_first_has_ended(db_file: Path) -> None:
+    link = db_file.with_name("another.sqlite")
+    link.symlink_to(db_file)
+    with ServiceStore.open(link) as store:
         with serving(db_file), pytest.raises(StoreError, match=r"another service is using .*--db"):
             serve(Place(port=0), store, lambda _: None)
-        store.claim_service().close()
-
-
-def test_superseded_service_ends_and_leaves_the_jobs_alone(db_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_claim, "BEAT_S", 0.05)
-    paused = Paused()
-    with serving(db_file) as server, Client(server.url) as client, offering(server.url, work=paused):
-        job = client.submit(DEVICE.slug, shapes=[SHAPE], trials=3, algorithms=["microtile"])
-        assert paused.begun.wait(HANG_S)
-        monkeypatch.setattr(service_claim.Claim, "is_held", lambda _: False)
-        wait_for(lambda: server.should_exit)
-        paused.goes_on.set()
-    with ServiceStore.open(db_file) as store:
-        found = store.jobs.get(job["id"])
-        assert found is not None
-        assert [problem.state for problem in found.problems] == [JobState.RUNNING]  # as the other may have it
+        with store.claimed():
+            pass
 
 
 def test_cancelled_job_is_not_taken_and_open_ones_are_settled(db_file: Path) -> None:
@@ -392,8 +379,8 @@ def test_queue_is_asked_once_for_equal_devices_when_it_is_empty(
 ) -> None:
     take, asked = JobLedger.take, []
 
-    def counted(self: JobLedger, device: str, worker: str, model: str, *, begins: bool) -> Any:
-        found = take(self, device, worker, model, begins=begins)
+    def counted(*given: Any, **named: Any) -> Any:
+        found = take(*given, **named)
         asked.append(found is not None)
         return found
 

@@ -43,7 +43,7 @@ HASTY = """
 import sys
 from autotune.cli import main
 from autotune.service import core
-core.END_S, core.HURRY_S = 0.3, 0.3
+core.END_S, core.LEAVE_S = 0.3, 0.3
 sys.exit(main(sys.argv[1:]))
 """
 """A service that gives its searches less time to end."""

@@ -32,7 +32,7 @@ from autotune.service.remote import worker as remote_worker
 from autotune.service.remote.wire import plain_trial, read_trial
 from autotune.service.remote.worker import Offer, own_name, own_secret
 from autotune.service.server import Place, Server, read_access
-from autotune.service.store import ServiceStore, service_claim
+from autotune.service.store import ServiceStore
 from autotune.service.store import workers as workers_module
 from autotune.service.store.jobs import JobKind, NewJob
 from autotune.service.store.workers import Standing, digest_of, model_of
@@ -615,58 +615,3 @@ def test_cancelling_detaches_from_a_worker_that_does_not_answer(
     back = HandMade(server.url, session=hangs.session, results=[hangs.result(given)])  # it was only slow
     assert back.answer()["trial"] is None
     assert server.service.store.quarantined() == []
-
-
-# Who has the database
-
-
-def test_service_that_beats_keeps_its_claim_and_one_that_was_stopped_loses_it(
-    store: ServiceStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service_claim, "LEASE_S", 5.0)
-    now, claim = 1000.0, store.claim_service()
-
-    def pause(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    def pause_while_it_beats(seconds: float) -> None:
-        pause(seconds)
-        assert claim.is_held()
-
-    with pytest.raises(StoreError, match=r"another service is using .*--db"):
-        service_claim.claimed(store, lambda: now, pause_while_it_beats)
-    began = now
-    theirs = service_claim.claimed(store, lambda: now, pause)  # silent now, as in SIGSTOP or on a machine that is gone
-    assert now - began >= service_claim.LEASE_S
-    assert not claim.is_held()
-    assert (theirs.is_held(), theirs.is_fresh) == (True, True)
-    now += service_claim.LEASE_S + 1.0
-    assert not theirs.is_fresh
-    theirs.close()
-
-
-def test_service_that_may_have_lost_its_claim_gives_no_trial(
-    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = submitted(server, client)
-    worker = HandMade(server.url)
-    with monkeypatch.context() as stopped:
-        stopped.setattr(service_claim, "LEASE_S", 0.0)
-        assert worker.answer()["trial"] is None
-        [station] = server.service.fleet.stations()
-        wait_for(lambda: station.assignment)
-        assert worker.answer()["trial"] is None
-    assert worker.turn()
-    client.cancel(job["id"])
-
-
-def test_claim_of_a_process_that_ended_here_is_taken_at_once(
-    store: ServiceStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as before:
-        before.setattr(service_claim, "new_owner", lambda: replace(new_owner(), process_start="another boot 1"))
-        ended_one = store.claim_service()
-    claim = service_claim.claimed(store, pause=lambda _: pytest.fail("it waits"))
-    assert not ended_one.is_held()
-    claim.close()

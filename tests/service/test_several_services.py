@@ -1,18 +1,15 @@
-"""Several services on one PostgreSQL: who searches what, what they tell each other, and what a stopped one may not."""
+"""Several services on one PostgreSQL: who searches what, whom a follower is sent to, what a stopped one may not do."""
 
 import asyncio
 import dataclasses
-import secrets
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,34 +20,34 @@ pytest.importorskip("procrastinate")
 from autotune.errors import RefusedError, StoreError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.model.trial import Job, Request
-from autotune.service import membership as membership_module
-from autotune.service import neighbours
-from autotune.service.events import Feed
-from autotune.service.fleet import Fleet
-from autotune.service.forms import MAX_WORKER_NAME
-from autotune.service.membership import Membership
-from autotune.service.neighbours import Neighbours
+from autotune.service import engine
+from autotune.service.core import Service
+from autotune.service.engine import EngineExecutor
 from autotune.service.remote import Client
+from autotune.service.remote.connection import Connection, MovedError
 from autotune.service.remote.worker import Offer
+from autotune.service.searches import Search
 from autotune.service.server import Server
-from autotune.service.store import ServiceStore, shared_queue
-from autotune.service.store.jobs import JobKind, JobLedger, JobProblem, JobState, NewJob
-from autotune.service.store.notices import MAX_BYTES, Notices
-from autotune.service.store.shared_queue import Held, SharedQueue
-from autotune.service.store.workers import model_of
+from autotune.service.station import Station
+from autotune.service.store import ServiceStore
+from autotune.service.store.job_rows import check_attempt
+from autotune.service.store.jobs import JobKind, JobProblem, JobState, NewJob
 from autotune.store import Attempt, Holder, new_owner
 from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import Server as Database
 from databases import connect, rows
 from invented_service import (
+    BareHost,
     HandMade,
     Paused,
     ended,
+    engaged,
     invented_time,
     invented_worker,
     offering,
     secret_of,
     serving,
+    station_of,
 )
 from ports import free_port
 from waiting import HANG_S, join, wait_for
@@ -61,25 +58,59 @@ NEW = NewJob(kind=JobKind.TUNE, device=DEVICE.slug, requests=REQUESTS, trials=3)
 HASTY = """
 import sys
 from autotune.cli import main
-from autotune.service import membership
-membership.BEAT_S, shared_queue.STALLED_S = 0.5, 3.0
+from autotune.service import engine
+engine.BEAT_S, engine.STALLED_S = 0.5, 3.0
 sys.exit(main(sys.argv[1:]))
 """
 """A service whose heart beats faster, and that is given up sooner."""
 
 
-@pytest.fixture
-def stores(postgresql: str) -> Iterator[tuple[ServiceStore, ServiceStore]]:
-    """Of two services."""
-    with ServiceStore.open(postgresql) as one, ServiceStore.open(postgresql) as two:
-        one.add_device(DEVICE)
-        yield one, two
+class Member:
+    """One of the services, without processes and HTTP."""
+
+    def __init__(self, store: ServiceStore, name: str) -> None:
+        self.store = store
+        self.host = BareHost(store, f"http://{name}")
+        self.engine = EngineExecutor(store, self.host)
+        self.station = station_of(f"worker of {name}", DEVICE)
+
+    async def begun(self, station: Station | None = None) -> Search:
+        """The search of the next problem."""
+        station = station or self.station
+        await engaged(self.engine, station)
+        return next(search for search in self.host.searches.values() if search.station is station)
 
 
-def taken(store: ServiceStore, model: str = "") -> JobProblem:
-    found = store.jobs.take(DEVICE.slug, "w1", model)
-    assert found is not None
-    return found[1]
+@asynccontextmanager
+async def member(place: str, name: str) -> AsyncIterator[Member]:
+    with ServiceStore.open(place) as store:
+        store.add_device(DEVICE)
+        found = Member(store, name)
+        await found.engine.start()
+        try:
+            yield found
+        finally:
+            await found.engine.stop()
+
+
+def played(place: str, play: Callable[[Member, Member], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with AsyncExitStack() as stack:
+            await play(*[await stack.enter_async_context(member(place, name)) for name in ("one", "two")])
+
+    asyncio.run(whole())
+
+
+async def collect(service: Member) -> None:
+    """Have a service queue again what the others have lost."""
+    await service.engine.collect(await service.engine._stalled(engine.STALLED_S))
+
+
+async def until(condition: Callable[[], Any]) -> Any:
+    async with asyncio.timeout(HANG_S):
+        while not (found := condition()):
+            await asyncio.sleep(0.01)
+        return found
 
 
 def states(store: ServiceStore, job_id: int) -> list[str]:
@@ -98,181 +129,278 @@ def entries(place: str) -> list[Any]:
 
 
 @pytest.mark.long
-def test_each_problem_is_taken_by_one_service_in_order(stores: tuple[ServiceStore, ServiceStore]) -> None:
-    one, two = stores
-    job_id = one.jobs.add(NEW)
-    numbers = [taken(store).number for store in (one, two, one)]
-    assert numbers == [0, 1, 2]
-    assert two.jobs.take(DEVICE.slug, "w1") is None
-    assert one.jobs.recover() == 2  # what it has, and no search works on
-    assert states(one, job_id) == ["queued", "running", "queued"]
+def test_services_share_the_problems_of_a_job(postgresql: str) -> None:
+    async def play(one: Member, two: Member) -> None:
+        job_id = one.store.jobs.add(NEW)
+        other = station_of("w3", DEVICE)
+        numbers = [
+            (await its.begun(station)).problem.number for its, station in ((one, None), (two, None), (one, other))
+        ]
+        assert numbers == [0, 1, 2]
+        assert not await two.engine.engage(station_of("w4", DEVICE), begins=True)
+        assert two.store.jobs.services(job_id) == ["http://one", "http://two", "http://one"]
+
+    played(postgresql, play)
 
 
 @pytest.mark.long
-def test_the_queue_forgets_what_has_ended(stores: tuple[ServiceStore, ServiceStore], postgresql: str) -> None:
-    one, two = stores
-    job_id = one.jobs.add(NEW)
-    first, second = taken(one), taken(two)
-    one.jobs.end(first, JobState.DONE)
-    two.jobs.requeue(second, 1.0, "")
-    assert entries(postgresql) == [(DEVICE.slug, "todo")] * 2
-    one.jobs.cancel(job_id)
-    assert entries(postgresql) == []
-    assert states(one, job_id) == ["done", "cancelled", "cancelled"]
+def test_the_queue_forgets_what_has_ended(postgresql: str) -> None:
+    async def play(one: Member, two: Member) -> None:
+        job_id = one.store.jobs.add(NEW)
+        first, second = await one.begun(), await two.begun()
+        one.store.jobs.end(first.problem, JobState.DONE)
+        one.host.end(first)
+        two.host.end(second)  # without an outcome
+        await two.host.settled()
+        await until(lambda: "doing" not in dict(map(reversed, entries(postgresql))))  # type: ignore[arg-type]
+        await two.engine.look()
+        assert [status for _, status in entries(postgresql)] == ["todo"] * 2
+        one.store.jobs.cancel(job_id)
+        await two.engine.look()
+        assert entries(postgresql) == []
+        assert states(one.store, job_id) == ["done", "cancelled", "cancelled"]
+
+    played(postgresql, play)
 
 
 @pytest.mark.long
-def test_requeued_problem_is_taken_at_once_though_the_clock_of_a_service_is_fast(
-    stores: tuple[ServiceStore, ServiceStore], monkeypatch: pytest.MonkeyPatch
+def test_problem_that_failed_to_begin_is_due_at_once_though_the_clock_of_the_service_is_fast(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = datetime.now(UTC) + timedelta(hours=1)
     monkeypatch.setattr("procrastinate.utils.utcnow", lambda: fast)
-    one, two = stores
-    one.jobs.add(NEW)
-    one.jobs.requeue(taken(one), 1.0, "")
-    assert taken(two).number == 0
+
+    async def play(one: Member, two: Member) -> None:
+        one.store.jobs.add(NEW)
+        one.host.fails = 1
+        assert not await one.engine.engage(one.station, begins=True)
+        assert (await two.begun()).problem.number == 0
+
+    played(postgresql, play)
 
 
 @pytest.mark.long
 def test_stalled_search_is_taken_over_and_its_first_service_can_do_nothing_more(
-    stores: tuple[ServiceStore, ServiceStore], monkeypatch: pytest.MonkeyPatch
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = stores
-    job_id = one.jobs.add(NEW)
-    before = taken(one)
-    begin(one, before)
-    assert two.jobs.recover(None) == 0
-    monkeypatch.setattr(shared_queue, "STALLED_S", 0.0)
-    assert two.jobs.recover(None) == 1
-    monkeypatch.undo()
-    again = taken(two)
-    assert (again.id, again.attempts) == (before.id, 2)
-    with pytest.raises(StoreError, match="another service"):
-        begin(one, before)
-    one.jobs.end(before, JobState.FAILED)
-    one.jobs.requeue(before, 5.0, "late")
-    assert states(two, job_id) == ["running", "queued", "queued"]
-    assert before.id not in one.jobs.beat().problems
-    assert two.jobs.beat().problems == {before.id}
-    begin(two, again)
-    two.jobs.end(again, JobState.DONE)
-    assert states(two, job_id)[0] == "done"
+    async def play(one: Member, two: Member) -> None:
+        job_id = one.store.jobs.add(NEW)
+        search = await one.begun()
+        before = search.problem
+        begin(one.store, before)
+        await collect(two)
+        assert states(two.store, job_id)[0] == "running"
+        monkeypatch.setattr(engine, "STALLED_S", -1.0)
+        await collect(two)
+        monkeypatch.undo()
+        assert states(two.store, job_id) == ["queued"] * 3
+        again = (await two.begun()).problem
+        assert (again.id, again.attempts) == (before.id, 2)
+        with pytest.raises(StoreError, match="another service"):
+            begin(one.store, before)
+        one.store.jobs.end(before, JobState.FAILED)
+        one.store.jobs.requeue(before, 5.0, "late")
+        assert states(two.store, job_id) == ["running", "queued", "queued"]
+        await one.engine.look()
+        await two.engine.look()
+        assert search.is_superseded and not two.host.searches[again.id].is_superseded
+        one.host.end(search)
+        await until(lambda: not one.engine._workers)  # nor can the worker that had it
+        assert [status for _, status in entries(postgresql)] == ["doing", "todo", "todo"]
+        begin(two.store, again)
+        two.store.jobs.end(again, JobState.DONE)
+        assert states(two.store, job_id)[0] == "done"
+
+    played(postgresql, play)
 
 
 @pytest.mark.long
 def test_trial_begins_before_its_search_is_taken_away_or_not_at_all(
-    stores: tuple[ServiceStore, ServiceStore], monkeypatch: pytest.MonkeyPatch
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = stores
-    one.jobs.add(NEW)
-    problem = taken(one)
-    monkeypatch.setattr(shared_queue, "STALLED_S", 0.0)
+    async def play(one: Member, two: Member) -> None:
+        job_id = one.store.jobs.add(NEW)
+        problem = (await one.begun()).problem
+        monkeypatch.setattr(engine, "STALLED_S", -1.0)
+        is_checked, may_end = threading.Event(), threading.Event()
 
-    def begin_slowly(session: Any) -> None:
-        from autotune.service.store.job_rows import check_attempt
+        def begin_slowly(session: Any) -> None:
+            check_attempt(session.connection(), Attempt(problem=problem.id, number=problem.attempts))
+            is_checked.set()
+            assert may_end.wait(HANG_S)
 
-        check_attempt(session.connection(), Attempt(problem=problem.id, number=problem.attempts))
-        assert two.jobs.recover(None) == 0  # until the trial is in flight
+        beginning = asyncio.create_task(asyncio.to_thread(one.store.write, begin_slowly))
+        await until(is_checked.is_set)
+        await collect(two)
+        assert states(two.store, job_id)[0] == "running", "until the trial is in flight"
+        may_end.set()
+        await beginning
+        await collect(two)
+        assert states(two.store, job_id)[0] == "queued"
+        with pytest.raises(StoreError, match="another service"):
+            begin(one.store, problem)
 
-    one.write(begin_slowly)
-    assert two.jobs.recover(None) == 1
-    with pytest.raises(StoreError, match="another service"):
-        begin(one, problem)
+    played(postgresql, play)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("locked", ["jobs", "job_problems", "advisory"])
-def test_locks_of_a_stopped_service_keep_no_other_from_its_heartbeat(
-    stores: tuple[ServiceStore, ServiceStore], postgresql: str, monkeypatch: pytest.MonkeyPatch, locked: str
+@pytest.mark.parametrize("locked", ["jobs", "job_problems"])
+def test_locks_of_a_stopped_service_keep_no_other_from_looking(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch, locked: str
 ) -> None:
-    one, two = stores
-    one.jobs.add(NEW)
-    problem = taken(one)
-    assert two.jobs.recover(None) == 0
-    monkeypatch.setattr(shared_queue, "STALLED_S", -1.0)
-    held = {"advisory": f"SELECT pg_advisory_xact_lock({shared_queue._LOCK})"}
-    with closing(connect(postgresql)) as stopped:
-        stopped.execute(held.get(locked, f"SELECT id FROM {locked} FOR UPDATE"))
-        assert two.jobs.recover(None) == 0
-        stopped.rollback()
-    assert two.jobs.recover(None) == 1
-    assert taken(two).id == problem.id
+    async def play(one: Member, two: Member) -> None:
+        job_id = one.store.jobs.add(NEW)
+        problem = (await one.begun()).problem
+        with closing(connect(postgresql)) as stopped:
+            stopped.execute(f"SELECT id FROM {locked} FOR UPDATE")
+            monkeypatch.setattr(engine, "STALLED_S", -1.0)
+            await collect(two)
+            monkeypatch.undo()
+            await two.engine.look()
+            assert two.engine.may_launch
+            assert states(two.store, job_id)[0] == "running"
+            stopped.rollback()
+        monkeypatch.setattr(engine, "STALLED_S", -1.0)
+        await collect(two)
+        monkeypatch.undo()
+        assert (await two.begun()).problem.id == problem.id
+
+    played(postgresql, play)
 
 
 @pytest.mark.long
-def test_problem_that_a_service_left_in_order_is_taken_at_once(stores: tuple[ServiceStore, ServiceStore]) -> None:
-    one, two = stores
-    one.jobs.add(NEW)
-    problem = taken(one)
-    one.jobs.leave()
-    assert two.jobs.recover(None) == 1
-    assert taken(two).id == problem.id
-    assert taken(one).number == 1  # and it may come back
-
-
-@pytest.mark.long
-def test_jobs_begun_on_one_driver_wait_for_it(stores: tuple[ServiceStore, ServiceStore], postgresql: str) -> None:
-    one, two = stores
-    one.jobs.add(NEW)
-    assert taken(one, "driver-a").number == 0
-    assert two.jobs.take(DEVICE.slug, "w2", "driver-b") is None
-    assert entries(postgresql)[1:] == [(f"{DEVICE.slug}/driver-a", "todo")] * 2
-    assert taken(two, "driver-a").number == 1
-
-
-@pytest.mark.long
-def test_jobs_go_on_with_the_new_driver_of_their_worker(
-    stores: tuple[ServiceStore, ServiceStore], postgresql: str
+def test_service_may_launch_for_a_while_after_it_saw_its_heartbeats_in_time(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = stores
-    models = [model_of(device) for device in (DEVICE, replace(DEVICE, driver="next"))]
-    one.workers.enrol("w1", "its secret", DEVICE)
-    one.jobs.add(NEW)
-    begun = taken(one, models[0])
-    one.jobs.requeue(begun, 1.0, "")
-    assert two.jobs.take(DEVICE.slug, "w2", models[1]) is None  # moves the others, too
-    assert {queue for queue, _ in entries(postgresql)} == {f"{DEVICE.slug}/{models[0]}"}
-    one.workers.enrol("w1", "its secret", replace(DEVICE, driver="next"))
-    assert two.jobs.take(DEVICE.slug, "w1", models[1]) is None
-    assert two.jobs.recover(None) == len(REQUESTS)
-    assert two.jobs.recover(None) == 0
-    assert [taken(two, models[1]).number for _ in REQUESTS] == [0, 1, 2]
+    monkeypatch.setattr(engine, "BEAT_S", HANG_S)
+
+    async def play(one: Member, _: Member) -> None:
+        now = 1000.0
+        one.engine._clock = lambda: now
+        one.store.jobs.add(NEW)
+        await one.begun()
+        await one.engine.look()
+        assert one.engine.may_launch
+        now += engine.FRESH_SHARE * (1 - engine.LATE_SHARE) * engine.STALLED_S
+        assert not one.engine.may_launch
+        with monkeypatch.context() as late:
+            late.setattr(engine, "LATE_SHARE", -1.0)
+            await one.engine.look()
+            assert not one.engine.may_launch
+        await one.engine.look()
+        assert one.engine.may_launch
+
+    played(postgresql, play)
 
 
 @pytest.mark.long
-def test_job_is_cancelled_in_the_queue_of_the_former_driver_too(
-    stores: tuple[ServiceStore, ServiceStore], postgresql: str
+def test_service_that_was_cut_off_itself_takes_nothing_from_others_at_first(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = stores
-    models = [model_of(device) for device in (DEVICE, replace(DEVICE, driver="next"))]
-    one.workers.enrol("w1", "its secret", DEVICE)
-    job_id = one.jobs.add(NEW)
-    begun = taken(one, models[0])
-    assert two.jobs.take(DEVICE.slug, "w2", models[1]) is None  # moves the others
-    one.workers.enrol("w1", "its secret", replace(DEVICE, driver="next"))
-    two.jobs.cancel(job_id)
-    assert [status for _, status in entries(postgresql)] == ["doing"]
-    assert one.jobs.beat().cancelled == {begun.id}
-    one.jobs.requeue(begun, 1.0, "")
+    """All heartbeats are old when a database is back; those whose service is there are renewed in a moment."""
+    monkeypatch.setattr(engine, "BEAT_S", HANG_S)
+
+    async def play(one: Member, two: Member) -> None:
+        now = 1000.0
+        two.engine._clock = lambda: now
+        job_id = one.store.jobs.add(NEW)
+        await one.begun()
+        await two.engine.look()
+        stalled = two.engine._stalled
+        monkeypatch.setattr(two.engine, "_stalled", lambda _: stalled(-1.0))
+        now += engine.STALLED_S
+        await two.engine.look()
+        assert states(two.store, job_id)[0] == "running"
+        now += engine.STALLED_S - 1.0
+        await two.engine.look()
+        assert states(two.store, job_id)[0] == "queued"
+
+    played(postgresql, play)
+
+
+@pytest.mark.long
+def test_search_is_aborted_wherever_it_is_once_its_job_is_cancelled(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BEAT_S", 0.05)
+
+    async def play(one: Member, two: Member) -> None:
+        job_id = one.store.jobs.add(dataclasses.replace(NEW, requests=REQUESTS[:1]))
+        search = await two.begun()
+        one.store.jobs.cancel(job_id)
+        one.engine.hurry()
+        await until(lambda: search.is_cancelled)
+        await until(lambda: states(one.store, job_id) == ["cancelled"])
+        await until(lambda: entries(postgresql) == [])
+
+    played(postgresql, play)
+
+
+@pytest.mark.long
+def test_problem_of_a_cancelled_job_that_nobody_searches_is_cancelled(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(one: Member, two: Member) -> None:
+        job_id = one.store.jobs.add(NEW)
+        search = await one.begun()
+        one.store.jobs.cancel(job_id)
+        monkeypatch.setattr(one.host, "cancel_search", lambda _: None)  # it hangs
+        monkeypatch.setattr(engine, "STALLED_S", -1.0)
+        await collect(two)
+        assert states(two.store, job_id) == ["cancelled"] * 3
+        search.supersede()
+        one.host.end(search)
+
+    played(postgresql, play)
+
+
+@pytest.mark.long
+def test_jobs_begun_on_one_driver_wait_for_it(postgresql: str) -> None:
+    other = station_of("w2", dataclasses.replace(DEVICE, driver="next"))
+
+    async def play(one: Member, two: Member) -> None:
+        one.store.jobs.add(NEW)
+        assert (await one.begun()).problem.number == 0
+        assert not await two.engine.engage(other, begins=True)
+        assert entries(postgresql)[1:] == [(f"{DEVICE.slug}/{one.station.model_digest}", "todo")] * 2
+        assert (await two.begun()).problem.number == 1
+
+    played(postgresql, play)
+
+
+@pytest.mark.long
+def test_tables_of_the_engine_are_made_once(postgresql: str) -> None:
+    async def play() -> None:
+        async with AsyncExitStack() as stack:
+            members = [Member(stack.enter_context(ServiceStore.open(postgresql)), f"{n}") for n in range(6)]
+            await asyncio.gather(*(its.engine.start() for its in members))
+            for its in members:
+                await its.engine.stop()
+
+    asyncio.run(play())
     assert entries(postgresql) == []
 
 
 @pytest.mark.long
-def test_jobs_of_a_service_without_a_queue_are_queued(postgresql: str) -> None:
-    with ServiceStore.open(postgresql) as old:
-        old.add_device(DEVICE)
-        ledger = JobLedger(old)
-        ledger.add(NEW)
-        assert ledger.take(DEVICE.slug, "w1") is not None
-    with ServiceStore.open(postgresql) as new:
-        assert [taken(new).number for _ in REQUESTS] == [0, 1, 2]
+def test_device_may_have_a_long_name(postgresql: str) -> None:
+    device = dataclasses.replace(DEVICE, slug="long-" * 12 + "name")
+
+    async def play(one: Member, two: Member) -> None:
+        one.store.jobs.add(dataclasses.replace(NEW, device=device.slug, requests=REQUESTS[:1]))
+        search = await one.begun(station_of("w1", device))
+        one.host.end(search)
+        await one.host.settled()
+        await engaged(two.engine, station_of("w2", device), begins=False)
+
+    played(postgresql, play)
 
 
 @pytest.mark.long
 def test_the_extra_is_named_where_procrastinate_is_missing(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "procrastinate.jobs", None)
+    monkeypatch.delitem(sys.modules, "autotune.service.engine")
+    monkeypatch.setitem(sys.modules, "procrastinate", None)
     with ServiceStore.open(postgresql) as store, pytest.raises(StoreError, match="postgres"):
-        _ = store.jobs
+        Service(store)
 
 
 @contextmanager
@@ -283,48 +411,53 @@ def served(place: str) -> Iterator[tuple[Server, Client]]:
 
 
 @pytest.mark.long
-def test_job_is_submitted_and_followed_at_one_service_and_searched_by_another(postgresql: str) -> None:
+def test_job_is_submitted_at_one_service_and_followed_at_the_one_that_searches_it(postgresql: str) -> None:
     paused, names = Paused(), Counter[str]()
-    with served(postgresql) as (_, here), served(postgresql) as (there, _client), ExitStack() as stack:
+    with served(postgresql) as (first, here), served(postgresql) as (there, _client), ExitStack() as stack:
         stack.enter_context(offering(there.url, work=paused))
         wait_for(lambda: [device["slug"] for device in here.devices()] == [DEVICE.slug])
         job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=8, algorithms=["microtile"])
         assert paused.begun.wait(HANG_S)
+        with pytest.raises(MovedError) as moved:
+            list(Connection(first.url).lines(f"/api/jobs/{job['id']}/events", timeout_s=HANG_S))
+        assert moved.value.url == there.url == here.job(job["id"])["problems"][0]["service"]
         for event in here.follow(job["id"]):
             names[event.name] += 1
-            if not paused.goes_on.is_set():
-                wait_for(lambda: there.service.feed.elsewhere.wants(job["id"]))  # type: ignore[union-attr]
-                paused.goes_on.set()
-        assert here.job(job["id"])["state"] == "done"
+            paused.goes_on.set()
+        found = here.job(job["id"])
+        assert (found["state"], found["problems"][0]["service"]) == ("done", "")
     assert names["trial_finished"] >= 5
     assert rows(postgresql, "SELECT count(*) FROM procrastinate_jobs") == [(0,)]
 
 
 @pytest.mark.long
-def test_each_service_shows_the_workers_of_all(postgresql: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "ASK_S", 0.05)
-    monkeypatch.setattr(neighbours, "KNOWN_S", HANG_S)
+def test_follower_of_a_queued_job_is_sent_to_the_service_that_begins_it(postgresql: str) -> None:
+    with served(postgresql) as (_, here), served(postgresql) as (there, _client), ExitStack() as stack:
+        there.service.store.add_device(DEVICE)
+        job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=8, algorithms=["microtile"])
+        followed = here.follow(job["id"])
+        assert next(followed).data["state"] == "queued"
+        stack.enter_context(offering(there.url))
+        assert "problem_finished" in [event.name for event in followed]
+
+
+@pytest.mark.long
+def test_follower_gets_the_states_where_the_service_that_searches_cannot_be_reached(
+    postgresql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autotune.service.remote.client.RETRY_S", 0.02)
     paused = Paused()
-
-    def stations(client: Client) -> list[dict[str, Any]]:
-        return [station for device in client.devices() for station in device["stations"]]
-
-    with served(postgresql) as (server, here), served(postgresql) as (there, other):
-        with offering(there.url, "w1", paused):
-            wait_for(lambda: [device["state"] for device in here.devices()] == ["idle"])
-            [told], [known] = stations(here), stations(other)
-            assert (told["worker"], told["service"], known["service"]) == ("w1", there.service.address, "")
-            assert there.service.address.endswith(there.url.rpartition(":")[2])
-            job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=1000)
-            busy = wait_for(lambda: next((found for found in stations(here) if found["job"]), None))
-            assert (busy["state"], busy["job"]) == ("busy", job["id"])
-            assert here.job(job["id"])["model"] == busy["model"]
-            here.cancel(job["id"])
-            paused.goes_on.set()
-            with offering(server.url, "w1"):  # it comes over
-                wait_for(lambda: [station["service"] for station in stations(here)] == [""])
-        monkeypatch.setattr(neighbours, "KNOWN_S", 0.5)
-        wait_for(lambda: not stations(here) and not stations(other))
+    with served(postgresql) as (_, here), served(postgresql) as (there, _client), ExitStack() as stack:
+        there.service.address = f"http://127.0.0.1:{free_port()}"  # as seen from another network
+        stack.enter_context(offering(there.url, work=paused))
+        wait_for(here.devices)
+        job = here.submit(DEVICE.slug, shapes=["96,96,96"], trials=8, algorithms=["microtile"])
+        assert paused.begun.wait(HANG_S)
+        followed = here.follow(job["id"])
+        assert next(followed).data["state"] == "running"
+        paused.goes_on.set()
+        *_, last = followed
+        assert (last.name, last.data["state"]) == ("job", "done")
 
 
 @pytest.mark.long
@@ -352,95 +485,6 @@ def test_worker_that_ends_while_it_is_registered_leaves_at_once(
         assert [station for device in here.devices() for station in device["stations"]] == []
 
 
-class Bus(Notices):
-    """What services send each other, who hear it when a test says so."""
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-
-    def send(self, notice: str) -> bool:
-        self.sent.append(notice)
-        return True
-
-
-def test_service_is_fresh_for_a_while_after_a_heartbeat_that_was_stored() -> None:
-    now, held = 1000.0, Held(problems=frozenset({1}), cancelled=frozenset())
-    seen: list[tuple[str, Held, bool]] = []
-    beats = iter([StoreError("the database is away")])
-
-    def beat() -> Held:
-        for error in beats:
-            raise error
-        return held
-
-    jobs: Any = SimpleNamespace(beat=beat, recover=lambda _: 0)
-    membership = Membership(
-        jobs, lambda: "searches", lambda *given: seen.append((*given, membership.is_fresh)), lambda: now
-    )
-    with pytest.raises(StoreError):
-        membership.beat()
-    assert (membership.is_fresh, seen) == (False, [])
-    membership.beat()
-    assert (membership.is_fresh, seen) == (True, [("searches", held, False)]), "first it gives up what it has lost"
-    now += membership_module.FRESH_SHARE * shared_queue.STALLED_S
-    assert [membership.is_fresh] == [False]
-
-
-def test_services_hear_of_the_stations_and_events_of_others_for_a_while() -> None:
-    now, buses = 1000.0, (Bus(), Bus())
-    feeds = Feed(), Feed()
-    fleets = [Fleet(lambda: None, lambda *_: no_answer(), lambda *_: no_answer(), clock=lambda: now) for _ in feeds]
-    here, there = (
-        Neighbours(bus, feed, fleet, {}, address, lambda: now)
-        for bus, feed, fleet, address in zip(buses, feeds, fleets, ("here", "there"), strict=True)
-    )
-
-    def hear() -> None:
-        for bus in buses:
-            while bus.sent:
-                notice = bus.sent.pop(0)
-                here.hear(notice)
-                there.hear(notice)
-
-    asyncio.run(fleets[1].greet("w1", secrets.token_hex(16), DEVICE, ""))
-    there._send_stations()
-    hear()
-    now += neighbours.KNOWN_S - 1.0
-    [(slug, view)] = here.with_others([])
-    assert (slug, view.worker, view.service, view.heard_s) == (DEVICE.slug, "w1", "there", neighbours.KNOWN_S - 1.0)
-    assert there.with_others([]) == [], "its own it knows itself"
-    asyncio.run(fleets[0].greet("w1", secrets.token_hex(16), DEVICE, ""))
-    own = neighbours.station_views(fleets[0], {})
-    assert here.with_others(own) == own, "it has come over"
-    now += 1.0
-    assert here.with_others([]) == []
-
-    here.ask([7])
-    hear()
-    assert there.wants(7) and not there.wants(8) and not here.wants(7)
-    now += neighbours.WANTED_S
-    assert not there.wants(7)
-
-
-def test_notice_of_stations_is_never_too_long() -> None:
-    device = replace(DEVICE, slug="x" * 64)
-    fleet = Fleet(lambda: None, lambda *_: no_answer(), lambda *_: no_answer())
-    sent: list[str] = []
-    notices: Any = SimpleNamespace(send=sent.append)
-    for number in range(20):
-        name = f"{number:03d}".ljust(MAX_WORKER_NAME, "w")
-        asyncio.run(fleet.greet(name, secrets.token_hex(16), replace(device, selector="9" * 20), ""))
-    for station in fleet.stations():
-        station.trouble = "\u00df" * 500
-    Neighbours(notices, Feed(), fleet, {}, "https://" + "x" * 500)._send_stations()
-    assert sum(notice.count('"worker"') for notice in sent) == 20
-    assert max(len(notice) for notice in sent) <= MAX_BYTES
-
-
-async def no_answer() -> Any:
-    return ""
-
-
 @pytest.mark.long
 def test_job_is_cancelled_wherever_it_is_searched(postgresql: str) -> None:
     paused = Paused(at=2)
@@ -463,7 +507,7 @@ def test_service_whose_heartbeat_is_late_gives_no_trial(postgresql: str, monkeyp
         worker = HandMade(server.url)
         client.submit(DEVICE.slug, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
         with monkeypatch.context() as late:
-            late.setattr(Membership, "is_fresh", False)
+            late.setattr(EngineExecutor, "may_launch", False)
             assert worker.answer()["trial"] is None
             [station] = server.service.fleet.stations()
             wait_for(lambda: station.assignment)
@@ -478,23 +522,24 @@ def test_trial_of_a_search_that_another_service_has_taken_is_not_given(
     with served(postgresql) as (server, client):
         worker = HandMade(server.url)
         job = client.submit(DEVICE.slug, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
-        store, membership = server.service.store, server.service._standing
-        assert isinstance(membership, Membership)
+        store = server.service.store
         with monkeypatch.context() as late:
-            late.setattr(Membership, "is_fresh", False)
+            late.setattr(EngineExecutor, "may_launch", False)
             assert worker.answer()["trial"] is None
             [station] = server.service.fleet.stations()
             wait_for(lambda: station.assignment)
-        with ServiceStore.open(postgresql) as other:
-            late.setattr(shared_queue, "STALLED_S", -1.0)
-            assert other.jobs.recover(None) == 1
-            late.undo()
-            assert taken(other, server.service.fleet.stations()[0].model_digest).attempts == 2
-            membership.beat()
-            assert worker.answer()["trial"] is None
-            wait_for(lambda: store.in_flight() == [] and not server.service.searches)
-            assert worker.answer()["trial"] is None
-            assert states(other, job["id"]) == ["running"]
+            [[problem, entry]] = rows(postgresql, "SELECT id, entry FROM job_problems")
+            with ServiceStore.open(postgresql) as other:
+                assert other.jobs.release(problem, entry)
+                taken = other.jobs.take(DEVICE.slug, "another", station.model_digest)
+                assert taken is not None and taken[1].attempts == 2
+        [search] = server.service.searches.values()
+        server.service._call_soon(server.service.executor.hurry)
+        wait_for(lambda: search.is_superseded)
+        assert worker.answer()["trial"] is None
+        wait_for(lambda: store.in_flight() == [] and not server.service.searches)
+        assert worker.answer()["trial"] is None
+        assert states(store, job["id"]) == ["running"]
 
 
 @pytest.mark.long
@@ -509,19 +554,6 @@ def test_worker_forgotten_at_one_service_is_lost_at_the_others(postgresql: str) 
         HandMade(there.url, secret=secret_of("another"))
         with pytest.raises(RefusedError):
             worker.answer()
-
-
-@pytest.mark.parametrize(
-    "notice",
-    [
-        "", "x", "[]", "5", "null", "{}", '{"from":"x","job":Infinity}', '{"from":"x","job":NaN}',
-        '{"from":"x","job":-1}', '{"from":{},"job":[]}', '{"from":"x","job":1,"event":{}}', "[" * 7900,
-        '{"from":"x","job":%s}' % ("9" * 7000), "\ud800",
-    ],
-)  # fmt: skip
-def test_malformed_notices_are_harmless(notice: str) -> None:
-    fleet = Fleet(lambda: None, lambda *_: no_answer(), lambda *_: no_answer())
-    Neighbours(Bus(), Feed(), fleet, {}, "here").hear(notice)
 
 
 class Processes:
@@ -595,22 +627,3 @@ def test_all_services_wait_for_a_database_that_restarts(postgresql_server: Datab
             found = wait_for(lambda: (seen := here.job(job["id"]))["state"] == "done" and seen)
         assert found["problems"][0]["attempts"] == 1
         assert there.service.store.quarantined() == []
-
-
-@pytest.mark.long
-def test_device_may_have_a_long_name(stores: tuple[ServiceStore, ServiceStore]) -> None:
-    slug, model = "long-" * 12 + "name", "0123456789abcdef"
-    one = stores[0]
-    job_id = one.jobs.add(dataclasses.replace(NEW, device=slug))
-    found = one.jobs.take(slug, "w1", model)
-    assert found is not None
-    one.jobs.requeue(found[1], 0.0, "")
-    again = one.jobs.take(slug, "w1", model, begins=False)
-    assert again is not None and again[1].id == found[1].id
-    assert one.jobs.cancel(job_id)
-
-
-@pytest.mark.long
-def test_the_queue_is_made_once(stores: tuple[ServiceStore, ServiceStore]) -> None:
-    assert stores[0].jobs.take(DEVICE.slug, "w1") is None
-    assert not stores[1].write(SharedQueue().prepare)

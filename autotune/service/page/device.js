@@ -23,7 +23,7 @@ export async function deviceView(place, slug, query, signal) {
     fillOnce(title, device.state, h("h1", {}, slug), state(device.state),
       h("a.button", { href: at("#/compare", { a: slug, family }) }, "Compare"),
       h("a.button.main", { href: at("#/new", { device: slug, family }) }, "Tune sizes"));
-    fillOnce(about, JSON.stringify([device.name, device.driver, device.stations.map((s) => [s.worker, s.state, s.service])]), identity(device));
+    fillOnce(about, JSON.stringify([device.name, device.driver, device.stations.map((s) => [s.worker, s.state])]), identity(device));
     // Whatever a device has begun or ended may have changed its table.
     const now = JSON.stringify([device.tuned, device.stations.map((s) => [s.job, s.problem])]);
     if (now === last) return;
@@ -57,7 +57,7 @@ const identity = (device) => facts([
   ["Vendor", device.vendor],
   ["Profile", device.family],
   ["Driver", device.driver],
-  ["Workers", device.stations.map((one) => `${one.worker} (${one.state}${one.service ? `, calls ${one.service}` : ""})`).join(", ") || "none"],
+  ["Workers", device.stations.map((one) => `${one.worker} (${one.state})`).join(", ") || "none"],
 ]);
 
 function downloads(slug, family, formats) {

@@ -48,7 +48,7 @@ function steady(device) {
 function station(one) {
   const silent = one.silent ? `, silent for ${one.silent} s` : "";
   const trouble = one.trouble ? `, ${one.trouble}` : "";
-  return h("div", {}, `${one.worker}, ${count(one.trials, "trial")}${silent}${trouble}`, one.service && h("small", {}, `calls ${one.service}`));
+  return h("div", {}, `${one.worker}, ${count(one.trials, "trial")}${silent}${trouble}`);
 }
 
 function summed(devices) {

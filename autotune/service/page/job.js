@@ -25,7 +25,7 @@ export async function jobView(place, id, _, signal) {
     wasLost = isLost;
   };
   const take = (name, data) => view.take(name, data);
-  follow(`api/jobs/${view.job.id}/events`, signal, take, onLoss).catch((error) => view.tell(told(error)));
+  follow(`api/jobs/${view.job.id}/events?stay=true`, signal, take, onLoss).catch((error) => view.tell(told(error)));
 }
 
 class JobPage {
@@ -92,6 +92,7 @@ class JobPage {
       ["Kind", job.kind === "verify" ? "verify an uploaded table" : "tune"],
       ["Sizes", progress(job)],
       ["Budget", budget(job)],
+      ["Searched at", elsewhere(job)],
       ["Speed", job.state === "running" && speedText(this.speed.perSecond)],
       ["Time left", job.state === "running" && left(job, this.speed.perSecond)],
       ["Worked", duration(job.problems.reduce((sum, p) => sum + p.spent_s, 0))],
@@ -163,6 +164,12 @@ class JobPage {
 }
 
 const ofSearch = ({ measurement, ...trial }) => ({ ...trial, time_ns: measurement?.time_ns ?? null, purpose: "search" });
+
+// The service that has the search, and with it the events: only the states come here.
+function elsewhere(job) {
+  const address = job.problems.find(({ service }) => service)?.service;
+  return address && h("a", { href: `${address}/#/job/${job.id}` }, address);
+}
 
 function withChanges(job, changed) {
   const problems = [...job.problems];

@@ -50,7 +50,7 @@ export async function whyItWaits(job, known, signal) {
   const place = before.length ? ` ${count(before.length, "job")} for this device ${before.length === 1 ? "is" : "are"} before it: ${before.slice(0, 5).map(({ id }) => id).join(", ")}.` : "";
   if (!device || device.state === "offline") {
     const since = last_measured ? ` It last measured on ${moment(last_measured)}.` : "";
-    return `No worker offers ${job.device} now.${since}${place}`;
+    return `No worker offers ${job.device} here now.${since}${place}`;
   }
   const alike = device.stations.filter(({ model }) => !job.model || model === job.model);
   if (!alike.length) return `It was begun with another driver, or other limits, than the device has now: it goes on when a worker offers it as it was.${place}`;
@@ -60,7 +60,6 @@ export async function whyItWaits(job, known, signal) {
   const busy = alike.filter((one) => one.state === "busy");
   if (!busy.length) return `The device cannot be used now: ${alike.map(({ worker, trouble }) => trouble && `${worker}: ${trouble}`).filter(Boolean).join("; ")}.${place}`;
   const [one] = busy;
-  const where = one.service && ` at ${one.service}`;
   const what = one.job ? ` with job ${one.job}` : "";
-  return `${busy.length === 1 ? `The device is busy${what}${where}` : `All ${busy.length} devices are busy`}.${place}`;
+  return `${busy.length === 1 ? `The device is busy${what}` : `All ${busy.length} devices are busy`}.${place}`;
 }

@@ -8,7 +8,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 from autotune.errors import RefusedError, UnreachableError
-from autotune.service.remote.connection import Connection
+from autotune.service.remote.connection import Connection, MovedError
 
 SILENCE_S = 60.0
 """Read timeout of event streams; the service sends something every 15 s."""
@@ -83,12 +83,15 @@ class Client:
     def follow(self, job_id: int) -> Iterator[Event]:
         """Yield the events of a job until it has ended, reconnecting when the service was unreachable or unavailable.
 
-        The data of each event `job` is the whole job, although the service sends only the changes.
+        The data of each event `job` is the whole job, although the service sends only the changes. A service that
+        shares its database redirects to the one that searches the job, which is sent the token, too; if that cannot be
+        reached from here, the states come from the first one.
         """
         job: dict[str, Any] = {}
+        url, stays = self._url, False
         while True:
             try:
-                for event in self._events(job_id):
+                for event in self._events(url, job_id, stays=stays):
                     if event.name == "end":
                         return
                     if event.name in ("job", "job_changed"):
@@ -96,7 +99,11 @@ class Client:
                         yield Event(name="job", data=job)
                     else:
                         yield event
+                url = self._url
+            except MovedError as error:
+                url = error.url
             except UnreachableError:
+                url, stays = self._url, stays or url != self._url
                 time.sleep(RETRY_S)
             except RefusedError as error:
                 if error.status not in _FOR_A_WHILE:
@@ -129,10 +136,11 @@ class Client:
         self._connection.close()  # only calls over a kept connection are repeated; this must not be
         return dict(self._connection.call("POST", path, body))
 
-    def _events(self, job_id: int) -> Iterator[Event]:
-        connection = Connection(self._url, self._token)
+    def _events(self, url: str, job_id: int, *, stays: bool) -> Iterator[Event]:
+        connection = Connection(url, self._token)
+        path = f"/api/jobs/{job_id}/events{'?stay=true' if stays else ''}"
         name, data = "", ""
-        for line in connection.lines(f"/api/jobs/{job_id}/events", timeout_s=SILENCE_S):
+        for line in connection.lines(path, timeout_s=SILENCE_S):
             field, _, value = line.partition(": ")
             if field == "event":
                 name = value

@@ -5,6 +5,7 @@ import json
 import ssl
 from collections.abc import Iterator
 from contextlib import suppress
+from http.client import TEMPORARY_REDIRECT
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +14,15 @@ from autotune.errors import RefusedError, ServiceError, UnreachableError, UsageE
 
 TIMEOUT_S = 30.0
 MAX_ANSWER_BYTES = 256 * 2**20
+
+
+class MovedError(ServiceError):
+    """Another service has what was asked for."""
+
+    def __init__(self, url: str) -> None:
+        """`url` is the address of that service."""
+        super().__init__(f"{url} has it")
+        self.url = url
 
 
 class Connection:
@@ -57,9 +67,11 @@ class Connection:
         return data
 
     def lines(self, path: str, *, timeout_s: float) -> Iterator[str]:
-        """Yield the lines of a streamed answer, each of which must arrive within `timeout_s`."""
+        """Yield the lines of a streamed answer, each of which must arrive within `timeout_s`. Raises MovedError."""
         with self._answer("GET", path, None, timeout_s) as answer:
             try:
+                if answer.status == TEMPORARY_REDIRECT:
+                    raise MovedError(str(answer.headers["Location"]).removesuffix(path))
                 if answer.status >= 300:
                     self._check(answer, self._read(answer))
                 while line := self._guarded(answer.readline):

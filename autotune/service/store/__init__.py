@@ -1,24 +1,22 @@
-"""The store of a service: besides what every store has, its jobs, its workers, and the other services.
+"""The store of a service: besides what every store has, its jobs and its workers.
 
-One service works on a file (`service_claim.py`), any number on a server (`shared_queue.py`, `notices.py`).
+One service works on a file, any number on a server (`entries.py`).
 """
 
-import threading
-from functools import cached_property
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from sqlalchemy import Connection
 
-from autotune.service.store import service_claim
+from autotune.errors import StoreError
+from autotune.paths import try_lock
 from autotune.service.store.job_rows import check_attempt
 from autotune.service.store.jobs import JobLedger
-from autotune.service.store.notices import Notices
-from autotune.service.store.shared_queue import SharedQueue
 from autotune.service.store.workers import WorkerLedger
 from autotune.store import Store
+from autotune.store.failures import file_failures
 from autotune.store.owner import Owner
-
-_MAKING_JOBS = threading.Lock()
-"""A store has one ledger of jobs, and with it one place among the services that share the database."""
 
 
 class ServiceStore(Store):
@@ -31,26 +29,36 @@ class ServiceStore(Store):
 
     @property
     def jobs(self) -> JobLedger:
-        """The service's jobs. Raises StoreError on a server where procrastinate is not installed."""
-        with _MAKING_JOBS:
-            return self._jobs
-
-    @cached_property
-    def _jobs(self) -> JobLedger:
-        return JobLedger(self, SharedQueue() if self.is_shared and not self._is_read_only else None)
+        """The service's jobs."""
+        return JobLedger(self)
 
     @property
     def workers(self) -> WorkerLedger:
         """The service's workers."""
         return WorkerLedger(self)
 
-    def claim_service(self) -> service_claim.Claim:
-        """Claim the right to be the only service on this database. Raises StoreError when another service has it."""
-        return service_claim.claimed(self)
+    @property
+    def connecting(self) -> dict[str, Any]:
+        """What the driver of a server needs to connect, for the engine's own connections."""
+        return dict(self._writing.dialect.create_connect_args(self._writing.url)[1])
 
-    def notices(self) -> Notices:
-        """Return a way to tell the other services on this database something, and to hear them."""
-        return Notices(self._writing)
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Be the only service on a file until the context ends, or the process. Raises StoreError if there is another.
+
+        The lock is that of a file beside the database, which stays.
+        """
+        if self._target.path is None:
+            yield
+            return
+        path = self._target.path.resolve()
+        with file_failures(self.location):
+            file = path.with_name(f".{path.name}.service").open("ab")
+        with file:
+            if not try_lock(file):
+                hint = "stop that service, or name another database with --db"
+                raise StoreError(f"another service is using {self.location}", hint=hint)
+            yield
 
     def check_owner(self, connection: Connection, owner: Owner) -> None:
         """Raise StoreError if the attempt for which a worker measures is over."""

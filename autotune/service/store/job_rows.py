@@ -82,12 +82,18 @@ class JobProblemRow(Base):
     """Table entry to verify, as JSON."""
     state: Mapped[str] = mapped_column(String(16), index=True, default=JobState.QUEUED.value)
     worker: Mapped[str] = mapped_column(Text, default="")
+    service: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """Address of the service that took it last."""
     attempts: Mapped[int] = mapped_column(default=0)
     trials_before: Mapped[int | None] = mapped_column(BigInteger)
     share_s: Mapped[float] = mapped_column(default=0.0)
     spent_s: Mapped[float] = mapped_column(default=0.0)
     outcome: Mapped[str] = mapped_column(Text, default="")
     message: Mapped[str] = mapped_column(Text, default="")
+    entry: Mapped[int | None] = mapped_column(BigInteger, index=True)
+    """Id of its entry in the engine's queue (`entries.py`); None before there is one, and without an engine."""
+    entry_model: Mapped[str] = mapped_column(String(16), default="", server_default="")
+    """Model of the job when the entry was made, which decides in which queue it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +126,8 @@ class JobProblem:
     state: JobState
     worker: str
     """Name of the worker that works on it, or did."""
+    service: str
+    """Address of the service that searches it, or did."""
     attempts: int
     """How often a device took it."""
     trials_before: int

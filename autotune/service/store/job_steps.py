@@ -1,15 +1,36 @@
 """Steps of the transactions that advance jobs (`jobs.py`): what they look up, lock and settle."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from autotune.model.trial import now_utc
 from autotune.service.store.job_rows import OPEN_WORDS, JobProblemRow, JobRow, JobState
-from autotune.service.store.shared_queue import SharedQueue, queue_of
 from autotune.store.models import DeviceRow, ProblemRow, plain_text
 from autotune.store.trials import TrialRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taker:
+    """Who takes a problem: a device of a worker of a service."""
+
+    device: str
+    """Slug."""
+    worker: str
+    model: str = ""
+    """Digest of driver and limits of the device."""
+    begins: bool = True
+    """Whether it may begin jobs, besides going on with those begun on devices with the same model."""
+    service: str = ""
+    """Address of the service."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Models of the jobs that it may take; a job that has not begun has none."""
+        return (self.model, "") if self.begins else (self.model,)
+
 
 Found = tuple[JobProblemRow, JobRow, ProblemRow]
 
@@ -31,18 +52,18 @@ def _share(session: Session, job: JobRow) -> float:
     return max(1.0, (job.seconds - used) / max(1, len(rows) - len(begun)))
 
 
-def begun(session: Session, device: str, worker: str, models: Sequence[str], queue: SharedQueue | None) -> Found | None:
-    """Begin the next queued problem of a device and return it."""
-    found = _next_queued(session, device, models) if queue is None else _fetched(session, device, models, queue)
+def begun(session: Session, taker: Taker, entry: int | None) -> Found | None:
+    """Begin the next queued problem that is for the taker, or the one with an entry of the engine's, and return it."""
+    found = _next(session, taker, entry)
     if found is None:
         return None
     row, job, problem = found
     if row.trials_before is None:
-        row.trials_before = search_trials(session, device, problem.id)
+        row.trials_before = search_trials(session, taker.device, problem.id)
         row.share_s = _share(session, job)
     row.state = job.state = JobState.RUNNING.value
-    job.model = models[0]
-    row.worker = plain_text(worker)
+    job.model = taker.model
+    row.worker, row.service = plain_text(taker.worker), taker.service
     row.attempts += 1
     session.flush()
     return found
@@ -62,42 +83,31 @@ def as_taken(session: Session, row_id: int, attempts: int) -> Found | None:
     return None if found is None else (found[0], found[1], found[2])
 
 
-def _next_queued(session: Session, device: str, models: Sequence[str]) -> Found | None:
-    """Return the next queued problem with its job, which is locked; both are read after locking."""
+def _next(session: Session, taker: Taker, entry: int | None) -> Found | None:
+    """Return the problem to begin with its job, which is locked; both are read after locking.
+
+    Whoever has the entry of a problem in the engine's queue is alone with it. So the problem may be running: then what
+    took it before could not say so, and begins it again.
+    """
+    is_chosen = [JobProblemRow.state == JobState.QUEUED.value]
+    if entry is not None:
+        is_chosen = [JobProblemRow.entry == entry, JobProblemRow.state.in_(OPEN_WORDS)]
     query = (
         FOUND.where(
-            JobRow.device == device,
-            JobRow.model.in_(models),
+            JobRow.device == taker.device,
+            JobRow.model.in_(taker.models),
             JobRow.state.in_(OPEN_WORDS),
-            JobProblemRow.state == JobState.QUEUED.value,
+            *is_chosen,
         )
         .order_by(JobRow.id, JobProblemRow.number)
         .limit(1)
     )
     while (found := session.execute(query).first()) is not None:
-        row, job, problem = found
-        locked(session, job.id)
-        session.refresh(row)
-        if job.state in OPEN_WORDS and job.model in models and row.state == JobState.QUEUED.value:
-            return row, job, problem
-    return None
-
-
-def _fetched(session: Session, device: str, models: Sequence[str], queue: SharedQueue) -> Found | None:
-    """Like `_next_queued`, for a problem from the queue; those of jobs begun on other models move to their queues."""
-    queues = [queue_of(device, model) for model in models]
-    while (row_id := queue.fetch(session, queues)) is not None:
-        found = session.execute(FOUND.where(JobProblemRow.id == row_id)).first()
-        if found is not None:
-            row, job, problem = found
-            locked(session, job.id)
-            session.refresh(row)
-            if job.state in OPEN_WORDS and row.state == JobState.QUEUED.value:
-                if job.model in models:
-                    return row, job, problem
-                queue.retry(session, row_id, queue_of(device, job.model))
-                continue
-        queue.finish(session, row_id)  # cancelled, or removed
+        locked(session, found[1].id)
+        again = FOUND.where(JobProblemRow.id == found[0].id, JobRow.model.in_(taker.models), *is_chosen)
+        again = again.where(JobRow.state.in_(OPEN_WORDS)).execution_options(populate_existing=True)
+        if (found := session.execute(again).first()) is not None:
+            return found[0], found[1], found[2]
     return None
 
 

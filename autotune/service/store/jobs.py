@@ -2,8 +2,8 @@
 
 A job names a device and what to tune or to verify there; each of its problems is a row that a device takes, works on
 and ends. Problems that were running when the service ended are queued again: the ledger has the trials measured by
-then, and the row has the budget spent. On a file, one service works on a database at a time (`service_claim.py`); on a
-server, each open problem is also an entry of the queue that services share (`shared_queue.py`).
+then, and the row has the budget spent. On a server, an engine brings each queued problem to one of the services that
+share the database (`entries.py`).
 
 A transaction that begins, ends or cancels a part of a job locks the row of the job first. Otherwise two of them at
 once, on a server, would each miss the other's changes, and a job whose last two problems end together would stay open.
@@ -31,8 +31,7 @@ from autotune.service.store.job_rows import (
     to_job,
     to_job_problem,
 )
-from autotune.service.store.job_steps import as_taken, begun, counts_of, locked, search_trials, settle
-from autotune.service.store.shared_queue import Held, SharedQueue, queue_of
+from autotune.service.store.job_steps import Taker, as_taken, begun, counts_of, locked, search_trials, settle
 from autotune.store.models import ProblemRow, columns, known_rows, plain_text, problem_id
 from autotune.store.transactions import Transactions, reads, writes
 
@@ -54,21 +53,9 @@ _SPEND = (
 class JobLedger:
     """The jobs of an open database. Every method is one transaction, and raises StoreError when that fails."""
 
-    def __init__(self, transactions: Transactions, queue: SharedQueue | None = None) -> None:
-        """Called by `Store.jobs` only. With a `queue`, several services work on the jobs at once."""
+    def __init__(self, transactions: Transactions) -> None:
+        """Called by `ServiceStore.jobs` only."""
         self._transactions = transactions
-        self._queue = queue
-        if queue is not None:
-            transactions.write(self._prepare)
-
-    def _prepare(self, session: Session) -> None:
-        """Make the queue if needed, with the problems that the last service without one has left open."""
-        assert self._queue is not None
-        if self._queue.prepare(session):
-            query = select(JobProblemRow, JobRow).join(JobRow).where(_IS_OPEN).order_by(JobProblemRow.id)
-            for row, job in session.execute(query):
-                row.state = JobState.QUEUED.value
-                self._queue.defer(session, queue_of(job.device, job.model), job.id, [row.id])
 
     def add(self, new: NewJob) -> int:
         """Queue a job and return its number; once, even if the commit runs again because its answer was lost."""
@@ -87,9 +74,6 @@ class JobLedger:
                 for number, (request, candidate) in enumerate(zip(new.requests, candidates, strict=True))
             ]
             session.add_all(rows)
-            if self._queue is not None:
-                session.flush()
-                self._queue.defer(session, queue_of(new.device), row.id, [its.id for its in rows])
             added.append(row.id)
             return row.id
 
@@ -174,28 +158,36 @@ class JobLedger:
         )
         return self._transactions.read(lambda session: {(device, model) for device, model in session.execute(query)})
 
-    def take(self, device: str, worker: str, model: str = "", *, begins: bool = True) -> _Taken | None:
+    def take(
+        self,
+        device: str,
+        worker: str,
+        model: str = "",
+        *,
+        begins: bool = True,
+        service: str = "",
+        entry: int | None = None,
+    ) -> _Taken | None:
         """Mark the next problem queued for a device as running, and return it with its job, which has no problems set.
 
-        Chosen from jobs begun on devices with the same `model` and, if `begins`, from jobs that have not begun.
+        Chosen from jobs begun on devices with the same `model` and, if `begins`, from jobs that have not begun. With an
+        `entry` of the engine's queue, only its problem may be chosen.
 
         If the transaction runs again because the answer to its commit was lost, the problem taken first is returned.
         A problem that only another installation knows, of another family or with other sizes, is marked as failed.
         """
         taken: list[tuple[int, int]] = []
-
-        models = (model, "") if begins else (model,)
+        taker = Taker(device=device, worker=worker, model=model, begins=begins, service=service)
 
         def work(session: Session) -> _Taken | None:
             found = as_taken(session, *taken[-1]) if taken else None
-            while (found := found or begun(session, device, worker, models, self._queue)) is not None:
+            while (found := found or begun(session, taker, entry)) is not None:
                 row, job, problem = found
                 try:
                     known = to_job_problem(row, problem)
                 except ProblemError as error:
                     row.state, row.message = JobState.FAILED.value, plain_text(error.message)
                     job.message = row.message  # the job is shown without problems that this version cannot read
-                    self._leave_queue(session, row.id)
                     session.flush()
                     settle(session, job)
                     found = None
@@ -223,7 +215,7 @@ class JobLedger:
         self._transactions.write_together(work)
 
     @writes
-    def requeue(self, session: Session, problem: JobProblem, spent_s: float, message: str) -> None:
+    def requeue(self, session: Session, problem: JobProblem, spent_s: float | None = None, message: str = "") -> None:
         """Queue a taken problem again, to be continued; if its job was cancelled meanwhile, it is cancelled as well.
 
         Does nothing if this attempt at the problem is over, as when the answer to the commit was lost and it runs
@@ -233,22 +225,8 @@ class JobLedger:
         if found is None:
             return
         row, job, _ = found
-        row.spent_s, row.message = spent_s, plain_text(message)
-        self._put_back(session, row, job)
-
-    def _put_back(self, session: Session, row: JobProblemRow, job: JobRow) -> None:
-        """Queue a problem of a locked job again, or cancel it with its job."""
-        if job.state not in OPEN_WORDS:
-            row.state = JobState.CANCELLED.value
-            self._leave_queue(session, row.id)
-        else:
-            row.state = JobState.QUEUED.value
-            if self._queue is not None:
-                self._queue.retry(session, row.id, queue_of(job.device, job.model))
-
-    def _leave_queue(self, session: Session, row_id: int) -> None:
-        if self._queue is not None:
-            self._queue.finish(session, row_id)
+        row.spent_s, row.message = row.spent_s if spent_s is None else spent_s, plain_text(message)
+        _put_back(row, job)
 
     @writes
     def end(
@@ -259,34 +237,20 @@ class JobLedger:
         if found is None:
             return
         row, job, _ = found
-        row.state, row.outcome, row.message = state.value, outcome, plain_text(message)
-        self._leave_queue(session, row.id)
+        row.state, row.outcome, row.message, row.entry = state.value, outcome, plain_text(message), None
         session.flush()
         settle(session, job)
 
-    def cancel(self, job_id: int) -> bool:
+    @writes
+    def cancel(self, session: Session, job_id: int) -> bool:
         """Cancel a job, and return whether it was open. The caller must stop what is running in this service."""
-
-        def work(session: Session) -> bool:
-            row = locked(session, job_id)
-            if row.state not in OPEN_WORDS:
-                return False
-            row.state, row.ended_at = JobState.CANCELLED.value, now_utc()
-            queued = (JobProblemRow.job_id == job_id, JobProblemRow.state == JobState.QUEUED.value)
-            session.execute(update(JobProblemRow).where(*queued).values(state=JobState.CANCELLED.value))
-            return True
-
-        def call_off(session: Session) -> None:
-            job = session.get_one(JobRow, job_id)
-            if self._queue is not None and job.state == JobState.CANCELLED.value:
-                self._queue.cancel(session, job_id)
-
-        was_open = self._transactions.write(work)
-        if self._queue is not None:
-            # A transaction of its own, as `fetch` locks the entry in the queue before the job. If it fails, the entries
-            # are dropped when they are fetched.
-            self._transactions.write(call_off)
-        return was_open
+        row = locked(session, job_id)
+        if row.state not in OPEN_WORDS:
+            return False
+        row.state, row.ended_at = JobState.CANCELLED.value, now_utc()
+        queued = (JobProblemRow.job_id == job_id, JobProblemRow.state == JobState.QUEUED.value)
+        session.execute(update(JobProblemRow).where(*queued).values(state=JobState.CANCELLED.value))
+        return True
 
     def is_cancelled(self, job_id: int) -> bool:
         """Return whether a job was cancelled, so that nothing more is to be done for it."""
@@ -294,59 +258,66 @@ class JobLedger:
         return self._transactions.read(lambda session: session.scalars(query).one() == JobState.CANCELLED.value)
 
     @writes
-    def recover(self, session: Session, searched: Collection[int] | None = ()) -> int:
+    def recover(self, session: Session, searched: Collection[int] = ()) -> int:
         """Queue running problems that no search works on, as after a service ended; return how many.
 
-        `searched` are the ids of problems that a search of this service does work on. Other inconsistencies are
-        repaired: an open job whose problems have all ended is ended, and an open problem whose job has ended is
-        cancelled. Where services share the database, only problems that were taken by this service, or by one whose
-        heartbeat is late, are looked at; with None, only the latter, and without waiting: what another service has
-        locked, which may have been suspended, is left for the next time. Problems in a queue of a model that no open
-        job has any more are moved, and count.
+        `searched` are the ids of problems that a search does work on. Other inconsistencies are repaired: an open job
+        whose problems have all ended is ended, and an open problem whose job has ended is cancelled.
         """
-        skips = searched is None
-        moved = 0
-        if self._queue is None:
-            is_lost: ColumnElement[bool] = JobProblemRow.id.not_in(searched or ())
-            jobs = select(JobRow).where(JobRow.state.in_(OPEN_WORDS))
-        elif self._queue.lock(session, waits=not skips):
-            moved = self._move_stranded(session)
-            is_lost = JobProblemRow.id.in_(self._queue.lost(session, searched))
-            jobs = select(JobRow).where(JobRow.id.in_(select(JobProblemRow.job_id).where(is_lost)))
-        else:
-            return 0
-        jobs = jobs.order_by(JobRow.id).with_for_update(skip_locked=skips)
+        jobs = select(JobRow).where(JobRow.state.in_(OPEN_WORDS)).order_by(JobRow.id).with_for_update()
         found = {job.id: job for job in session.scalars(jobs)}
         is_running = JobProblemRow.state == JobState.RUNNING.value
-        is_off = JobProblemRow.job_id.not_in([job.id for job in found.values() if job.state in OPEN_WORDS])
+        is_off = JobProblemRow.job_id.not_in(found)
         # FOR UPDATE, so that a trial begins before this or not at all (`check_attempt`).
-        query = select(JobProblemRow).where(_IS_OPEN, is_lost, is_running | is_off)
-        if skips:
-            query = query.where(JobProblemRow.job_id.in_(found))
-        rows = session.scalars(query.with_for_update(skip_locked=skips)).all()
+        query = select(JobProblemRow).where(_IS_OPEN, JobProblemRow.id.not_in(searched), is_running | is_off)
+        rows = session.scalars(query.with_for_update()).all()
         for row in rows:
-            self._put_back(session, row, found.get(row.job_id) or session.get_one(JobRow, row.job_id))
+            _put_back(row, found.get(row.job_id) or session.get_one(JobRow, row.job_id))
         session.flush()
         for job in found.values():
             settle(session, job)
-        return moved + sum(row.state == JobState.QUEUED.value for row in rows)
+        return sum(row.state == JobState.QUEUED.value for row in rows)
 
-    def _move_stranded(self, session: Session) -> int:
-        assert self._queue is not None
-        open_jobs = session.execute(
-            select(JobRow.id, JobRow.device, JobRow.model).where(JobRow.state.in_(OPEN_WORDS))
-        ).all()
-        homes = {job: queue_of(device, model) for job, device, model in open_jobs}
-        return self._queue.move_stranded(
-            session, homes, {*homes.values(), *(queue_of(device) for _, device, _ in open_jobs)}
+    @writes
+    def release(self, session: Session, problem_id: int, entry: int) -> bool:
+        """Queue a problem again whose entry is stalled; return whether the entry may be removed.
+
+        Waits for nobody: a service that was suspended may have locked the rows. Then the entry has to stay.
+        """
+        is_its = (JobProblemRow.id == problem_id, JobProblemRow.entry == entry, _IS_OPEN)
+        job_id = session.scalar(select(JobProblemRow.job_id).where(*is_its))
+        if job_id is None:
+            return True
+        job = session.scalar(select(JobRow).where(JobRow.id == job_id).with_for_update(skip_locked=True))
+        # FOR UPDATE, as in `recover`.
+        row = session.scalar(select(JobProblemRow).where(*is_its).with_for_update(skip_locked=True))
+        if job is None or row is None:
+            return False
+        _put_back(row, job)
+        return True
+
+    @reads
+    def held(self, session: Session, problems: Collection[JobProblem]) -> set[int]:
+        """Return the ids of those of these problems whose attempt is not over."""
+        query = select(JobProblemRow.id, JobProblemRow.attempts).where(
+            JobProblemRow.id.in_([problem.id for problem in problems]),
+            JobProblemRow.state == JobState.RUNNING.value,
         )
+        current = {(problem_id, attempts) for problem_id, attempts in session.execute(query)}
+        return {problem.id for problem in problems if (problem.id, problem.attempts) in current}
 
-    def beat(self) -> Held:
-        """Show the other services that this one runs, and return what it still has. Only where services share them."""
-        assert self._queue is not None
-        return self._transactions.write(self._queue.beat)
+    @reads
+    def services(self, session: Session, job_id: int) -> list[str]:
+        """Return the addresses of the services that search the problems of a job now, in the order of these."""
+        query = (
+            select(JobProblemRow.service)
+            .where(JobProblemRow.job_id == job_id, JobProblemRow.state == JobState.RUNNING.value)
+            .order_by(JobProblemRow.number)
+        )
+        return list(session.scalars(query))
 
-    def leave(self) -> None:
-        """Let the other services take what this one still has. Only where services share them."""
-        assert self._queue is not None
-        self._transactions.write(self._queue.leave)
+
+def _put_back(row: JobProblemRow, job: JobRow) -> None:
+    """Queue a problem of a locked job again, with a new entry, or cancel it with its job."""
+    row.state = (JobState.QUEUED if job.state in OPEN_WORDS else JobState.CANCELLED).value
+    row.entry = None
