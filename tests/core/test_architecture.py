@@ -52,7 +52,7 @@ OWNERS = {
     "pynvml": {"device/sensors.py"},
     "sqlalchemy": {"store", "service/store"},
     "alembic": {"store/migration.py"},
-    "filelock": {"paths.py", "cli/device_lock.py"},
+    "filelock": {"paths.py", "cli/device_lock.py", "service/store/__init__.py"},
     "psutil": {"store/owner.py"},
     "psycopg": set(),  # reached through SQLAlchemy and procrastinate
     "procrastinate": {"service/store/entries.py", "service/engine.py"},

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from filelock import FileLock, Timeout
 from sqlalchemy import Connection
 
 from autotune.errors import StoreError
-from autotune.paths import try_lock
 from autotune.service.store.job_rows import check_attempt
 from autotune.service.store.jobs import JobLedger
 from autotune.service.store.workers import WorkerLedger
@@ -52,13 +52,17 @@ class ServiceStore(Store):
             yield
             return
         path = self._target.path.resolve()
+        lock = FileLock(path.with_name(f".{path.name}.service"), timeout=0)
         with file_failures(self.location):
-            file = path.with_name(f".{path.name}.service").open("ab")
-        with file:
-            if not try_lock(file):
+            try:
+                lock.acquire()
+            except Timeout as error:
                 hint = "stop that service, or name another database with --db"
-                raise StoreError(f"another service is using {self.location}", hint=hint)
+                raise StoreError(f"another service is using {self.location}", hint=hint) from error
+        try:
             yield
+        finally:
+            lock.release()
 
     def check_owner(self, connection: Connection, owner: Owner) -> None:
         """Raise StoreError if the attempt for which a worker measures is over."""
