@@ -1,0 +1,102 @@
+"""The algorithms of attention with their parameters and constraints."""
+
+from autotune.kernels.combination import COMBINE, HAS_ORDERING, SECOND_LAUNCH
+from autotune.space.family import Algorithm, constraint, features, parameter
+
+_EXPONENTIAL = parameter("exponential", ("exp2", "native_exp2"), "the function that raises scores")
+_MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "how a product is added: a * b + c, or mad(a, b, c)")
+_WIDTH_WORKS = constraint(
+    "vector_width_works",
+    "vector_width <= max_vector_float32 and (dtype == 'float32' and kv_type == 'float32'"
+    " or vector_width <= max_vector_float16)",
+    "the driver gets vectors of this width wrong",
+)
+_ROWS_TO_DO = constraint("rows_to_do", "tile_q < 2 * group * q_length", "most rows of a tile would not exist")
+
+_NAIVE = Algorithm(
+    name="naive",
+    meaning="one row of the output per work-item",
+    parameters=(parameter("work_group_size", (0, 1, 32, 64), "work-items in a work-group; 0 leaves it to the driver"),),
+    constraints=(
+        constraint(
+            "work_group_fits_device",
+            "work_group_size <= max_work_group_size and work_group_size <= max_work_group_0"
+            " and work_group_size < 2 * group * q_length",
+            "the work-group exceeds what the device allows or the problem has rows for",
+        ),
+    ),
+)
+
+_OWN = "ceil_div(ceil_div(max(k_size, v_size), vector_width), lanes)"
+"""Pieces of a row that a lane has."""
+_TEAMS = "(work_group_size // lanes)"
+
+_DECODE = Algorithm(
+    name="decode",
+    meaning="few rows of a KV head per work-group; lanes share a key, teams of them and work-groups share out the keys",
+    parameters=(
+        parameter("work_group_size", (1, 16, 32, 64, 128, 256), "work-items in a work-group"),
+        parameter("lanes", (1, 2, 4, 8, 16, 32), "work-items that share a key"),
+        parameter("tile_q", (1, 2, 3, 4, 5, 6, 7, 8, 16), "rows of a KV head that a work-group computes"),
+        parameter("tile_k", (1, 2, 4, 8, 16), "keys that a team of lanes has under way at once"),
+        parameter("vector_width", (1, 2, 4, 8, 16), "elements in one load"),
+        parameter("split", (1, 2, 4, 8, 16, 32, 64, 128), "work-groups that share out the keys"),
+        parameter("join", ("local", "shuffle", "sub_group"), "how lanes add up the product of a key"),
+        COMBINE,
+        _EXPONENTIAL,
+        _MULTIPLY_ADD,
+    ),
+    constraints=(
+        _ROWS_TO_DO,
+        _WIDTH_WORKS,
+        constraint(
+            "work_group_fits_device",
+            "lanes <= work_group_size and work_group_size <= max_work_group_size"
+            " and work_group_size <= max_work_group_0",
+            "the work-group exceeds what the device allows, or is less than a team",
+        ),
+        constraint(
+            "pieces_are_whole",
+            "k_size % vector_width == 0 and v_size % vector_width == 0 and (kv_type != 'q4_0' or vector_width > 1)",
+            "a row is not whole vectors, or half a vector is less than an element",
+        ),
+        constraint(
+            "lanes_have_pieces", "lanes * vector_width <= min(k_size, v_size)", "some lanes would have nothing to do"
+        ),
+        constraint(
+            "keys_to_do", f"split * {_TEAMS} * tile_k < 2 * kv_length", "most of a pass would have no keys"
+        ),
+        constraint(
+            "totals_fit_registers",
+            f"{_OWN} * vector_width * tile_q <= (1024 if is_cpu == 1 else 128)",
+            "the rows of Q and of the output do not fit the registers",
+        ),
+        constraint(
+            "keys_fit_registers",
+            f"{_OWN} * tile_k * tile_q <= 128 and tile_q * tile_k <= 32"
+            f" and (is_cpu == 1 or {_OWN} * tile_k * vector_width <= 64)",
+            "the keys and scores under way do not fit the registers, or the code grows too long",
+        ),
+        constraint(
+            "totals_fit_local_memory",
+            f"(4 * {_TEAMS} * (v_size + 2 * tile_q) if work_group_size > lanes else 4)"
+            f" + (4 * tile_q * tile_k * (work_group_size + {_TEAMS}) if join == 'local' and lanes > 1 else 0)"
+            " <= local_memory_bytes",
+            "what is joined exceeds local memory",
+        ),
+        constraint(
+            "join_exists",
+            "join == 'local' or (lanes > 1 and work_group_size >= 32"
+            " and ((join == 'shuffle' and has_ptx == 1) or (join == 'sub_group' and has_sub_group_shuffle == 1)))",
+            "there is nothing to join, or the device has no such instruction",
+        ),
+        HAS_ORDERING,
+        constraint(
+            "parts_to_combine", f"split > 1 or combine == '{SECOND_LAUNCH}'", "one part has nothing to combine"
+        ),
+    ),
+    features=features("work_group_size", "lanes * vector_width", "tile_k * tile_q", f"{_TEAMS} * tile_k"),
+    work_items=None,
+)  # fmt: skip
+
+ALGORITHMS = (_NAIVE, _DECODE)
