@@ -11,6 +11,14 @@ _WIDTH_WORKS = constraint(
     " or vector_width <= max_vector_float16)",
     "the driver gets vectors of this width wrong",
 )
+_WHOLE_PIECES = constraint(
+    "pieces_are_whole",
+    "k_size % vector_width == 0 and v_size % vector_width == 0 and (kv_type != 'q4_0' or vector_width > 1)",
+    "a row is not whole vectors, or half a vector is less than an element",
+)
+_PARTS_TO_COMBINE = constraint(
+    "parts_to_combine", f"split > 1 or combine == '{SECOND_LAUNCH}'", "one part has nothing to combine"
+)
 _ROWS_TO_DO = constraint("rows_to_do", "tile_q < 2 * group * q_length", "most rows of a tile would not exist")
 
 _NAIVE = Algorithm(
@@ -55,11 +63,7 @@ _DECODE = Algorithm(
             " and work_group_size <= max_work_group_0",
             "the work-group exceeds what the device allows, or is less than a team",
         ),
-        constraint(
-            "pieces_are_whole",
-            "k_size % vector_width == 0 and v_size % vector_width == 0 and (kv_type != 'q4_0' or vector_width > 1)",
-            "a row is not whole vectors, or half a vector is less than an element",
-        ),
+        _WHOLE_PIECES,
         constraint(
             "lanes_have_pieces", "lanes * vector_width <= min(k_size, v_size)", "some lanes would have nothing to do"
         ),
@@ -73,7 +77,7 @@ _DECODE = Algorithm(
         ),
         constraint(
             "keys_fit_registers",
-            f"{_OWN} * tile_k * tile_q <= 128 and tile_q * tile_k <= 32"
+            f"{_OWN} * tile_k * tile_q <= (256 if is_cpu == 1 else 128) and tile_q * tile_k <= 64"
             f" and (is_cpu == 1 or {_OWN} * tile_k * vector_width <= 64)",
             "the keys and scores under way do not fit the registers, or the code grows too long",
         ),
@@ -91,12 +95,63 @@ _DECODE = Algorithm(
             "there is nothing to join, or the device has no such instruction",
         ),
         HAS_ORDERING,
-        constraint(
-            "parts_to_combine", f"split > 1 or combine == '{SECOND_LAUNCH}'", "one part has nothing to combine"
-        ),
+        _PARTS_TO_COMBINE,
     ),
     features=features("work_group_size", "lanes * vector_width", "tile_k * tile_q", f"{_TEAMS} * tile_k"),
-    work_items=None,
+)
+
+_TILE_Q, _TILE_K = "(work_group_q * micro_tile_q)", "(work_group_k * micro_tile_k)"
+_ITEMS = "work_group_q * work_group_k"
+_OWN_V = "ceil_div(v_size // vector_width, work_group_k)"
+"""Pieces of a row of the output that a work-item has."""
+
+_PREFILL = Algorithm(
+    name="prefill",
+    meaning="a tile of rows of a KV head per work-group, which goes over tiles of keys",
+    parameters=(
+        parameter("work_group_q", (2, 4, 8, 16, 32), "work-items side by side along rows"),
+        parameter("work_group_k", (2, 4, 8, 16, 32), "work-items side by side along keys, and along the output"),
+        parameter("micro_tile_q", (1, 2, 4, 8), "rows that a work-item computes"),
+        parameter("micro_tile_k", (1, 2, 4, 8), "keys of a tile that a work-item computes scores for"),
+        parameter("vector_width", (1, 2, 4, 8), "elements in one load"),
+        parameter("kv_storage", ("global", "local"), "memory that K and V are read from; local ones are copied there"),
+        parameter("unroll", (1, 2, 4), "pieces of a row in one pass of the inner loop"),
+        parameter("split", (1, 2, 4, 8, 16), "work-groups that share out the keys"),
+        COMBINE,
+        _EXPONENTIAL,
+        _MULTIPLY_ADD,
+    ),
+    constraints=(
+        constraint(
+            "rows_to_do", f"{_TILE_Q} < 2 * group * q_length", "most rows of a tile would not exist"
+        ),
+        constraint("keys_to_do", f"{_TILE_K} * split < 2 * kv_length", "most keys of a tile would not exist"),
+        _WIDTH_WORKS,
+        _WHOLE_PIECES,
+        constraint("unroll_divides_row", "k_size // vector_width % unroll == 0", "the last pass would not be whole"),
+        constraint(
+            "work_group_fits_device",
+            f"{_ITEMS} <= min(1024, max_work_group_size) and {_ITEMS} <= max_work_group_0",
+            "the work-group exceeds what the device allows",
+        ),
+        constraint(
+            "output_shared_out", "work_group_k * vector_width <= v_size", "some work-items would have no output"
+        ),
+        constraint(
+            "tiles_fit_registers",
+            f"micro_tile_q * ({_OWN_V} * vector_width + micro_tile_k) <= 96 and micro_tile_q * micro_tile_k <= 32",
+            "the totals and scores do not fit the registers",
+        ),
+        constraint(
+            "tiles_fit_local_memory",
+            f"4 * ({_TILE_Q} * (k_size + vector_width + {_TILE_K} + work_group_k)"
+            f" + ({_TILE_K} * max(k_size + vector_width, v_size) if kv_storage == 'local' else 1)) <= local_memory_bytes",
+            "the tiles exceed local memory",
+        ),
+        HAS_ORDERING,
+        _PARTS_TO_COMBINE,
+    ),
+    features=features(_ITEMS, _TILE_Q, _TILE_K, "micro_tile_q * micro_tile_k", f"micro_tile_q * {_OWN_V}"),
 )  # fmt: skip
 
-ALGORITHMS = (_NAIVE, _DECODE)
+ALGORITHMS = (_NAIVE, _DECODE, _PREFILL)

@@ -24,8 +24,8 @@ _ARGUMENTS = """'q', 'k', 'v', 'lengths', 'mask' if bias == 'mask' else 'slopes'
 def _launch(when: str, *parts: str) -> LaunchFormula:
     return LaunchFormula(
         kernel="attention",
-        global_size="split * work_group_size, ceil_div(rows, tile_q), batch * kv_heads",
-        local_size="work_group_size, 1, 1",
+        global_size="split * items, ceil_div(rows, tile_rows), batch * kv_heads",
+        local_size="items, 1, 1",
         arguments=", ".join([_ARGUMENTS, *parts]),
         when=f"algorithm != 'naive' and {when}",
     )
@@ -33,10 +33,13 @@ def _launch(when: str, *parts: str) -> LaunchFormula:
 
 PLAN = PlanFormula(
     absent={
-        "split": 1, "tile_q": 1, "tile_k": 1, "lanes": 1, "combine": SECOND_LAUNCH, "join": "local",
+        **dict.fromkeys(("split", "tile_q", "work_group_size", "work_group_q", "work_group_k", "micro_tile_q"), 1),
+        "combine": SECOND_LAUNCH,
     },
     names={
         "rows": "group * q_length",
+        "tile_rows": "tile_q * work_group_q * micro_tile_q",
+        "items": "work_group_q * work_group_k if algorithm == 'prefill' else work_group_size",
         "all_rows": "batch * kv_heads * rows",
         "tokens": "batch * ceil_div(capacity, page) * page * kv_heads",
         # Elements of the arrays of K and V that hold 32 elements of a row: blocks are bytes.
@@ -69,7 +72,7 @@ PLAN = PlanFormula(
         BufferFormula(
             name="stats", role=Role.SCRATCH, dtype="'float32'", elements="all_rows * split * 2", when="split > 1"
         ),
-        BufferFormula(elements="batch * kv_heads * ceil_div(rows, tile_q)", when="is_one_launch", **COUNTERS),
+        BufferFormula(elements="batch * kv_heads * ceil_div(rows, tile_rows)", when="is_one_launch", **COUNTERS),
     ),
     launches=(
         LaunchFormula(
@@ -86,8 +89,8 @@ PLAN = PlanFormula(
         _launch("is_one_launch", "'parts', 'stats', 'counters'"),
         LaunchFormula(
             kernel="combine",
-            global_size="work_group_size, rows, batch * kv_heads",
-            local_size="work_group_size, 1, 1",
+            global_size="items, rows, batch * kv_heads",
+            local_size="items, 1, 1",
             arguments=f"{_ARGUMENTS}, 'parts', 'stats'",
             when="split > 1 and not is_one_launch",
         ),
