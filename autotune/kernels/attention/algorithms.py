@@ -72,7 +72,7 @@ _DECODE = Algorithm(
         ),
         constraint(
             "totals_fit_registers",
-            f"{_OWN} * vector_width * tile_q <= (1024 if is_cpu == 1 else 128)",
+            f"{_OWN} * vector_width * tile_q <= (1024 if is_cpu == 1 else 80)",
             "the rows of Q and of the output do not fit the registers",
         ),
         constraint(
@@ -154,4 +154,34 @@ _PREFILL = Algorithm(
     features=features(_ITEMS, _TILE_Q, _TILE_K, "micro_tile_q * micro_tile_k", f"micro_tile_q * {_OWN_V}"),
 )  # fmt: skip
 
-ALGORITHMS = (_NAIVE, _DECODE, _PREFILL)
+_COLUMNS = Algorithm(
+    name="columns",
+    meaning="for processors: a tile of rows of a KV head per work-item, whose vectors run along keys laid out before",
+    parameters=(
+        parameter("tile_q", (4, 8, 16, 32, 64, 128), "rows of a KV head that a work-item computes"),
+        parameter("tile_k", (16, 32, 64, 128), "keys that it computes scores for at once"),
+        parameter("micro_tile_q", (1, 2, 4, 8), "rows whose sums are in registers"),
+        parameter("micro_tile_k", (1, 2, 4), "vectors of keys, or along the head, whose sums are in registers"),
+        parameter("vector_width", (4, 8, 16), "elements of a vector"),
+        _EXPONENTIAL,
+    ),
+    constraints=(
+        constraint("is_processor", "is_cpu == 1", "the tiles are arrays in private memory"),
+        _ROWS_TO_DO,
+        constraint("keys_to_do", "tile_k < 2 * max(kv_length, 16)", "most of a tile would have no keys"),
+        _WIDTH_WORKS,
+        constraint(
+            "micro_tiles_are_whole",
+            "tile_q % micro_tile_q == 0 and tile_k % (micro_tile_k * vector_width) == 0"
+            " and v_size % (micro_tile_k * vector_width) == 0",
+            "micro-tiles do not tile the scores or the output",
+        ),
+        constraint("sums_fit_registers", "micro_tile_q * micro_tile_k <= 24", "the sums do not fit the registers"),
+        constraint(
+            "tiles_fit_cache", "4 * tile_q * (k_size + v_size + tile_k) <= 262144", "the tiles do not fit the caches"
+        ),
+    ),
+    features=features("tile_q", "tile_k", "micro_tile_q * micro_tile_k", "micro_tile_k * vector_width"),
+)
+
+ALGORITHMS = (_NAIVE, _DECODE, _PREFILL, _COLUMNS)

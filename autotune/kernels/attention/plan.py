@@ -19,6 +19,7 @@ _ARGUMENTS = """'q', 'k', 'v', 'lengths', 'mask' if bias == 'mask' else 'slopes'
     'sink' if sinks == 'sinks' else 'lengths', 'table' if layout == 'pages' else 'lengths', 'output', scale, cap,
     q_length, kv_heads, group, capacity, window, page"""
 """Where an operand is absent, the lengths stand for it."""
+_V_ROWS = "'v_rows' if copied else 'lengths'"
 
 
 def _launch(when: str, *parts: str) -> LaunchFormula:
@@ -27,23 +28,25 @@ def _launch(when: str, *parts: str) -> LaunchFormula:
         global_size="split * items, ceil_div(rows, tile_rows), batch * kv_heads",
         local_size="items, 1, 1",
         arguments=", ".join([_ARGUMENTS, *parts]),
-        when=f"algorithm != 'naive' and {when}",
+        when=f"algorithm in ('decode', 'prefill') and {when}",
     )
 
 
 PLAN = PlanFormula(
     absent={
-        **dict.fromkeys(("split", "tile_q", "work_group_size", "work_group_q", "work_group_k", "micro_tile_q"), 1),
+        **dict.fromkeys(("split", "tile_q", "tile_k", "work_group_size", "work_group_q", "work_group_k", "micro_tile_q"), 1),
         "combine": SECOND_LAUNCH,
     },
     names={
         "rows": "group * q_length",
-        "tile_rows": "tile_q * work_group_q * micro_tile_q",
+        "tile_rows": "work_group_q * micro_tile_q if algorithm == 'prefill' else tile_q",
         "items": "work_group_q * work_group_k if algorithm == 'prefill' else work_group_size",
         "all_rows": "batch * kv_heads * rows",
         "tokens": "batch * ceil_div(capacity, page) * page * kv_heads",
         # Elements of the arrays of K and V that hold 32 elements of a row: blocks are bytes.
         "kv_unit": f"{UNIT} if kv_type in ('float32', 'float16') else ({UNIT_BYTES})",
+        "key_tiles": "ceil_div(kv_length, tile_k)",
+        "copied": "algorithm == 'columns' and kv_type != 'float32'",
         "is_one_launch": f"combine != '{SECOND_LAUNCH}'",
         **_FLAGS,
     },
@@ -72,6 +75,14 @@ PLAN = PlanFormula(
         BufferFormula(
             name="stats", role=Role.SCRATCH, dtype="'float32'", elements="all_rows * split * 2", when="split > 1"
         ),
+        BufferFormula(
+            name="k_columns", role=Role.SCRATCH, dtype="'float32'",
+            elements="batch * kv_heads * key_tiles * tile_k * k_size", when="algorithm == 'columns'",
+        ),
+        BufferFormula(
+            name="v_rows", role=Role.SCRATCH, dtype="'float32'",
+            elements="batch * kv_heads * key_tiles * tile_k * v_size", when="copied",
+        ),
         BufferFormula(elements="batch * kv_heads * ceil_div(rows, tile_rows)", when="is_one_launch", **COUNTERS),
     ),
     launches=(
@@ -83,6 +94,14 @@ PLAN = PlanFormula(
             local_when="work_group_size > 0",
             arguments=_ARGUMENTS,
             when="algorithm == 'naive'",
+        ),
+        LaunchFormula(
+            kernel="arrange", global_size="key_tiles, batch * kv_heads", local_size="1, 1",
+            arguments=f"{_ARGUMENTS}, 'k_columns', {_V_ROWS}", when="algorithm == 'columns'",
+        ),
+        LaunchFormula(
+            kernel="attention", global_size="ceil_div(rows, tile_q), batch * kv_heads", local_size="1, 1",
+            arguments=f"{_ARGUMENTS}, 'k_columns', {_V_ROWS}, key_tiles", when="algorithm == 'columns'",
         ),
         _launch("split == 1"),
         _launch("split > 1 and not is_one_launch", "'parts', 'stats'"),
