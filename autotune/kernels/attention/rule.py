@@ -82,8 +82,17 @@ class _Device:
 
 
 def _of_processor(device: _Device) -> _Listed:
-    """Yield rows that a work-item computes by vectors along the head, as many as share keys."""
+    """Yield tiles of many rows; for few, as many as share keys by vectors along the head."""
     widths = sorted((16, 8, 4, 2, 1), key=lambda width: (width > max(device.lanes, 4), -width))
+    for rows, wanted in ((64, 4 * device.compute_units), (32, 2 * device.compute_units), (16, 0)):
+        for width in (width for width in widths if width > 2):
+            for vectors in (2, 1):
+                numbers = {"least_rows": max(rows // 2, 24), "tile": rows, "wanted": wanted, "least_keys": 0}
+                columns = Configuration.of(
+                    "columns", tile_q=rows, tile_k=32, micro_tile_q=8, micro_tile_k=vectors, vector_width=width,
+                    exponential="exp2",
+                )  # fmt: skip
+                yield columns, numbers
     for rows, keys in ((1, 4), (2, 4), (4, 4), (8, 4), (8, 2), (8, 1), (4, 1), (2, 1), (1, 1)):
         numbers = {"most_rows": rows if keys == 4 and rows < 8 else MAX_LENGTH, "tile": rows, "least_keys": 64}
         for width in widths:
