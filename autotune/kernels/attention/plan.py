@@ -17,7 +17,7 @@ _FLAGS = {"windowed": "window > 0", "one_query": "q_length == 1"}
 _KV_DTYPE = by_value("kv_type", {"float32": "float32", "float16": "float16", "": "uint8"})
 _ARGUMENTS = """'q', 'k', 'v', 'lengths', 'mask' if bias == 'mask' else 'slopes' if bias == 'alibi' else 'lengths',
     'sink' if sinks == 'sinks' else 'lengths', 'table' if layout == 'pages' else 'lengths', 'output', scale, cap,
-    q_length, kv_heads, group, capacity, window, page"""
+    q_length, kv_length, kv_heads, group, capacity, window, page, all_pages"""
 """Where an operand is absent, the lengths stand for it."""
 _V_ROWS = "'v_rows' if copied else 'lengths'"
 
@@ -42,7 +42,8 @@ PLAN = PlanFormula(
         "tile_rows": "work_group_q * micro_tile_q if algorithm == 'prefill' else tile_q",
         "items": "work_group_q * work_group_k if algorithm == 'prefill' else work_group_size",
         "all_rows": "batch * kv_heads * rows",
-        "tokens": "batch * ceil_div(capacity, page) * page * kv_heads",
+        "all_pages": "pool if pool > 0 else batch * ceil_div(capacity, page)",
+        "tokens": "all_pages * page * kv_heads",
         # Elements of the arrays of K and V that hold 32 elements of a row: blocks are bytes.
         "kv_unit": f"{UNIT} if kv_type in ('float32', 'float16') else ({UNIT_BYTES})",
         "key_tiles": "ceil_div(kv_length, tile_k)",

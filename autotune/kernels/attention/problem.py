@@ -52,6 +52,7 @@ LEAST = {
     "window": "0",
     "capacity": "kv_length",
     "page": "16 if layout == 'pages' else 1",
+    "pool": "0",
 }
 """Least values of the sizes as expressions; those that are 0 by default are filled in."""
 
@@ -71,8 +72,8 @@ class AttentionProblem(Problem):
     says how many each has; `capacity` is how many there is room for. The last query belongs to the last key. A query
     sees all keys, or, if `causality` is causal, those up to its own place; with a `window` above 0, only keys fewer than
     so many places away. Layouts: heads is (batch, heads, length, size), tokens is (batch, length, heads, size), pages
-    has K and V in pages of `page` tokens, (pages, page, heads, size), which a table lists for each sequence, and the
-    rest as tokens. `bias` is a mask that is added, or slopes of ALiBi. Capped scores are ``cap * tanh(score / cap)``.
+    has K and V in pages of `page` tokens, (pool, page, heads, size), which a table lists for each sequence, and the rest
+    as tokens; a `pool` of 0 is as many pages as sequences have room for. `bias` is a mask that is added, or slopes of ALiBi. Capped scores are ``cap * tanh(score / cap)``.
     """
 
     family: ClassVar[str] = "attention"
@@ -91,6 +92,7 @@ class AttentionProblem(Problem):
     layout: str = "heads"
     capacity: int = 0
     page: int = 0
+    pool: int = 0
     bias: str = "none"
     capping: str = "uncapped"
     sinks: str = "sinkless"
@@ -108,7 +110,7 @@ class AttentionProblem(Problem):
         for name, least in LEAST.items():
             if not (self.kv_length if name == "capacity" else int(least == "1")) <= getattr(self, name) <= MAX_LENGTH:
                 raise ProblemError(f"{name} is {getattr(self, name)}, which is too small or more than {MAX_LENGTH}")
-        if self.layout != "pages" and self.page != 1:
+        if self.layout != "pages" and (self.page != 1 or self.pool):
             raise ProblemError(f"the layout {self.layout} has no pages")
         if self.kv_type in BLOCKS and (self.k_size % UNIT or self.v_size % UNIT):
             raise ProblemError(f"a head of {self.head} is not whole blocks of {self.kv_type}")
@@ -144,6 +146,7 @@ class AttentionProblem(Problem):
         words += [f"kv={self.kv_type}"] if self.kv_type != self.dtype else []
         words += [f"window={self.window}"] if self.window else []
         words += [f"capacity={self.capacity}"] if self.capacity != self.kv_length else []
+        words += [f"pool={self.pool}"] if self.pool else []
         words += [f"page={self.page}"] if self.page not in (1, 16) or (self.layout == "pages" and self.page == 1) else []
         return " ".join(words)
 
@@ -166,12 +169,12 @@ class AttentionProblem(Problem):
         return int(BYTES_MOVED(self.to_dict()))
 
     def resized(self, sizes: Sequence[int]) -> Self:
-        return replace(self, **dict(zip(self.size_axes, sizes, strict=True)), capacity=0)
+        return replace(self, **dict(zip(self.size_axes, sizes, strict=True)), capacity=0, pool=0)
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``HEADS[/KV_HEADS],Q_LENGTH,KV_LENGTH,HEAD``, then in any order words of `WORDS`, ``kv=type``, and
-        ``batch=``, ``window=``, ``capacity=`` and ``page=`` with a number. Raises ProblemError.
+        ``batch=``, ``window=``, ``capacity=``, ``page=`` and ``pool=`` with a number. Raises ProblemError.
         """
         wrong = ProblemError(f"{text.strip()[:80]!r} is not a shape", hint=f"such as {cls.shape_examples[0]!r}")
         if len(text) > 200:
@@ -191,7 +194,7 @@ class AttentionProblem(Problem):
             if not equals:
                 name, given = next((n for n, known in WORDS.items() if word in known and n != "head"), ""), word
             name = "kv_type" if name == "kv" else name
-            if name in values or name not in ("batch", "window", "capacity", "page", *WORDS):
+            if name in values or name not in ("batch", "window", "capacity", "page", "pool", *WORDS):
                 raise ProblemError(f"{wrong.message}: {word[:40]!r} is not understood or repeats a word before it")
             values[name] = given if name in WORDS else whole_number(given, wrong)
         return cls(**{"kv_type": values.get("dtype", "float32"), **values})
@@ -202,7 +205,7 @@ class AttentionProblem(Problem):
     def check_device(self, limits: DeviceLimits) -> None:
         for dtype in (self.dtype, self.kv_type if self.kv_type == "float32" else "float16"):
             self.check_stored(dtype, limits)
-        size, tokens = NUMBER_TYPES[self.dtype].size_bytes, self.batch * self.pages * self.page * self.kv_heads
+        size, tokens = NUMBER_TYPES[self.dtype].size_bytes, (self.pool or self.batch * self.pages) * self.page * self.kv_heads
         rows, unit_bytes = self.batch * self.q_heads * self.q_length, int(Expression(UNIT_BYTES)(self.to_dict()))
         operands = {
             "Q": size * rows * self.k_size,
@@ -220,7 +223,7 @@ EXAMPLES = (
     "3,5,3,40 causal", "2,7,50,72 window=9", "4/2,2,90,64 causal window=16 capped", "2,9,33,80 mask batch=2",
     "4/2,4,48,112 alibi causal", "3/1,2,41,48 sinks capacity=64", "2/1,17,80,16 causal sinks capped alibi tokens",
     "2/1,40,70,32 causal tokens batch=2", "2,33,64,192/128", "1,70,70,64 causal window=20 mask",
-    "4/2,1,100,64 pages page=8 batch=3", "2,6,60,32 pages causal sinks",
+    "4/2,1,100,64 pages page=8 batch=3 pool=50", "2,6,60,32 pages causal sinks",
     "4/1,1,67,128 float16", "4/2,21,50,64 float16 causal batch=2", "2,2,45,256 float16 kv=float32",
     "4/2,1,80,64 kv=float16 tokens", "4/1,1,90,64 kv=q8_0 batch=2", "2/1,5,60,128 kv=q4_0 causal",
     "4/2,18,40,96 float16 kv=q8_0 mask", "2/1,1,75,64 float16 kv=q4_0 tokens sinks", "2,20,30,32 kv=q4_0 pages capped",

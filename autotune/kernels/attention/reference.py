@@ -48,7 +48,7 @@ class AttentionCase(Case):
         self._mask = np.where(rng.random(mask.shape) < 0.25, -np.inf, mask).astype(p.dtype)
         self._slopes = np.exp2(rng.uniform(-8, 0, p.q_heads)).astype(np.float32)
         self._sinks = rng.uniform(-2, 4, p.q_heads).astype(np.float32)
-        self._table = rng.permutation(p.batch * p.pages).astype(np.int32)
+        self._table = self._random_table()
         given = {
             "q": self._q.reshape(p.batch, p.q_heads, p.q_length, p.k_size).swapaxes(1, 1 if p.layout == "heads" else 2),
             "k": self._in_layout(k),
@@ -65,11 +65,21 @@ class AttentionCase(Case):
 
     def _random_lengths(self) -> NDArray[np.int64]:
         p, rng = self._problem, self._rng
+        most = min(p.kv_length, p.pool // p.batch * p.page) if p.pool else p.kv_length  # so that the pool is enough
         if p.batch * p.q_heads * p.q_length * p.kv_length >= MANY_SCORES:
-            return p.kv_length - rng.integers(0, p.kv_length // 256 + 1, p.batch)
-        lengths = rng.integers(0, p.kv_length + 1, p.batch)
-        lengths[rng.integers(p.batch)] = max(p.kv_length - rng.integers(0, 4), 1)
+            return most - rng.integers(0, most // 256 + 1, p.batch)
+        lengths = rng.integers(0, most + 1, p.batch)
+        lengths[rng.integers(p.batch)] = max(most - rng.integers(0, 4), 0)
         return lengths
+
+    def _random_table(self) -> NDArray[np.int32]:
+        """Return pages of each sequence, shape (batch, pages), of which those behind its last key may be any."""
+        p, rng = self._problem, self._rng
+        pool = p.pool or p.batch * p.pages
+        table = rng.integers(0, pool, (p.batch, p.pages), dtype=np.int32)
+        in_use = np.arange(p.pages) * p.page < self._lengths[:, None]
+        table[in_use] = rng.permutation(pool)[: in_use.sum()]
+        return table
 
     def _random_cache(self, size: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """Return rows of K or V as numbers, shape (units, capacity, size), and as they are stored."""
@@ -98,8 +108,9 @@ class AttentionCase(Case):
             return rows
         pages = np.full((p.batch, p.pages * p.page, *rows.shape[2:]), poison, rows.dtype)
         pages[:, : p.capacity] = rows
-        stored = np.empty_like(pages).reshape(p.batch * p.pages, p.page, *rows.shape[2:])
-        stored[self._table] = pages.reshape(stored.shape)
+        stored = np.full((p.pool or p.batch * p.pages, p.page, *rows.shape[2:]), poison, rows.dtype)
+        in_use = np.arange(p.pages) * p.page < self._lengths[:, None]
+        stored[self._table[in_use]] = pages.reshape(*in_use.shape, *stored.shape[1:])[in_use]
         return stored
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
