@@ -168,6 +168,10 @@ class AttentionProblem(Problem):
     def bytes_moved(self) -> int:
         return int(BYTES_MOVED(self.to_dict()))
 
+    @property
+    def as_tuned(self) -> Self:
+        return replace(self, capacity=0, pool=0)
+
     def resized(self, sizes: Sequence[int]) -> Self:
         return replace(self, **dict(zip(self.size_axes, sizes, strict=True)), capacity=0, pool=0)
 

@@ -6,6 +6,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 from autotune.kernels.attention.plan import BASELINE
 from autotune.kernels.attention.problem import MAX_LENGTH
@@ -115,12 +116,12 @@ def _few_rows(device: _Device) -> _Listed:
         (4, 1, 32), (1, 1, 32), (1, 1, 16),
     ):  # fmt: skip
         numbers = {"most_rows": rows if keys > 1 and rows < 8 else 16, "tile": rows, "wanted": 4 * device.compute_units}
-        for width, types in ((8, NARROW), (4, ANY), (2, ANY), (1, ANY)):
-            for lanes in (16, 32, 8, 4, 2, 1):
+        for width, types, teams in ((8, NARROW, (16, 32, 8)), (4, ANY, (16, 32, 8)), (2, ANY, (16, 4)), (1, ANY, (16, 4))):
+            for lanes in teams:
                 yield from device.shared_out(
-                    "decode", {**numbers, "types": types, "least_keys": 64}, 64, work_group_size=group, lanes=lanes,
-                    tile_q=rows, tile_k=keys, vector_width=width,
-                    join=device.join if lanes > 1 and group >= 32 else "local",
+                    "decode", {**numbers, "types": types, "least_keys": 64}, 64 if group > 32 else 1,
+                    work_group_size=group, lanes=lanes, tile_q=rows, tile_k=keys, vector_width=width,
+                    join=device.join if group >= 32 else "local",
                     exponential="native_exp2" if device.is_large else "exp2", multiply_add=spelling,
                 )  # fmt: skip
 
@@ -128,17 +129,16 @@ def _few_rows(device: _Device) -> _Listed:
 def _many_rows(device: _Device) -> _Listed:
     """Yield tiles of rows, large ones first."""
     spelling = "operator" if device.is_large else "mad"
-    shapes = (
-        ((8, 16, 8, 2), (8, 16, 4, 2), (8, 16, 4, 1), (8, 8, 2, 2), (4, 8, 2, 1), (2, 4, 2, 1))
-        if device.is_large
-        else ((8, 8, 4, 2), (8, 8, 2, 2), (8, 8, 2, 1), (4, 8, 2, 1), (2, 4, 2, 1))
-    )
-    for wide_q, wide_k, rows, keys in shapes:
+    shapes = [(8, 8, 4, 2), (8, 8, 2, 2), (8, 8, 2, 1), (4, 8, 2, 1), (2, 4, 2, 1), (8, 16, 1, 1), (4, 32, 1, 1)]
+    if device.is_large:
+        shapes = [(8, 16, 8, 2), (8, 16, 4, 2), (8, 16, 4, 1), *shapes]
+    # Long heads leave no room for tiles of keys in local memory.
+    for storage, (wide_q, wide_k, rows, keys) in product(("local", "global")[not device.is_large :], shapes):
         tile = wide_q * rows
         numbers = {"least_rows": tile // 2 + 1, "tile": tile, "wanted": device.compute_units, "least_keys": 256}
         for width in (4, 2, 1):
             yield from device.shared_out(
                 "prefill", numbers, 16, work_group_q=wide_q, work_group_k=wide_k, micro_tile_q=rows, micro_tile_k=keys,
-                vector_width=width, kv_storage="local" if device.is_large else "global", unroll=1,
+                vector_width=width, kv_storage=storage, unroll=1,
                 exponential="native_exp2" if device.is_large else "exp2", multiply_add=spelling,
             )  # fmt: skip

@@ -1,0 +1,416 @@
+"""The family of attention: problems, defaults; what PoCL lacks in emulation; the judge itself; wrong kernels."""
+
+import dataclasses
+import itertools
+import math
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyopencl.array as cla
+import pytest
+
+from autotune.errors import ProblemError
+from autotune.kernels import find_family
+from autotune.kernels.attention import FAMILY, Attention, AttentionProblem
+from autotune.kernels.attention.plan import PLAN
+from autotune.kernels.attention.problem import EXAMPLES, HEADS, WORDS
+from autotune.kernels.attention.reference import AttentionCase
+from autotune.kernels.qgemm.blocks import dequantise, random_weights
+from autotune.kernels.qgemm.formats import FORMATS
+from autotune.lookup import TuningTable
+from autotune.lookup.contents import entries_of
+from autotune.measure.measurer import Measurer
+from autotune.model.configuration import Configuration
+from autotune.model.device import Device, DeviceLimits
+from autotune.model.trial import TrialState
+from autotune.runtime import Attention as OnArrays
+from autotune.runtime import KeyValues, Scores
+from autotune.space.search_space import SearchSpace
+from factories import LARGE_GPU, find_wrong, first_short, quick_job, read_shape, spoil_sources, winner
+from test_reduce import DEVICES
+
+PARSE = AttentionProblem.parse
+
+
+class TestProblem:
+    @pytest.mark.parametrize(
+        ("text", "label"),
+        [
+            ("32/8,1,8192,128 float16 causal", "32/8,1,8192,128 causal float16"),
+            ("8 , 2,3 ,64", "8,2,3,64"),
+            ("4/4,2,3,192/128 tokens mask capped", "4,2,3,192/128 tokens mask capped"),
+            ("4/2,2,3,64,Q8_0,float16", "4/2,2,3,64 float16 kv=q8_0"),
+            ("4/2,2,30,64 kv=float16 window=7 capacity=40 batch=5", "4/2,2,30,64 batch=5 kv=float16 window=7 capacity=40"),
+            ("2,1,30,64 pages", "2,1,30,64 pages"),
+            ("2,1,30,64 pages page=1 pool=9", "2,1,30,64 pages pool=9 page=1"),
+            ("2,1,30,64 alibi sinks batch=1", "2,1,30,64 alibi sinks"),
+        ],
+    )
+    def test_is_read_from_text(self, text: str, label: str) -> None:
+        assert read_shape(AttentionProblem, text).label == label
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "", "8,1,100", "8,1,100,65", "8/3,1,100,64", "8/0,1,100,64", "0,1,100,64", "8,0,100,64", "8,1,0,64",
+            "8,1,100,64 causal full", "8,1,100,64 window=-1", "8,1,100,64 capacity=99", "8,1,100,64 page=2",
+            "8,1,100,64 pool=2", "8,1,100,40 kv=q8_0", "8,1,100,64 kv=q5_0", "8,1,100,64 heads=3", "8,1,100,64 batch",
+            "8,1,2147483648,64", "1073741824/1,2,1,64", "8,1,100,64 128", "x" * 10**6, "1,1,1,\u0661",
+        ],
+    )  # fmt: skip
+    def test_refuses_what_is_none(self, text: str) -> None:
+        with pytest.raises(ProblemError) as caught:
+            PARSE(text)
+        assert len(str(caught.value)) < 400
+
+    def test_counts_what_is_moved(self) -> None:
+        for text in EXAMPLES:
+            problem = dataclasses.replace(PARSE(text), capacity=0, pool=0, page=0, layout="heads", window=0)
+            buffers = {b.name: b.size_bytes for b in FAMILY.plan(problem, FAMILY.baseline).buffers}
+            large = sum(buffers.get(name, 0) for name in ("q", "k", "v", "mask", "output"))
+            assert problem.bytes_moved == large, problem.label
+
+    def test_counts_the_keys_that_are_seen(self) -> None:
+        products = {
+            "1,4,6,64": 24, "1,4,6,64 causal": 3 + 4 + 5 + 6, "1,4,6,64 causal window=2": 8, "1,6,4,64 causal": 1 + 2 + 3 + 4,
+            "1,1,6,64 window=2": 2, "1,4,6,64 window=2": 3 + 3 + 3 + 2,
+        }  # fmt: skip
+        for text, pairs in products.items():
+            assert PARSE(text).flops == 4 * 64 * pairs, text
+
+    def test_resized_stays_a_problem(self) -> None:
+        problem = PARSE("8/2,1,100,64 pages page=8 pool=7 causal kv=q8_0")
+        assert problem.resized((3, 2, 5, 70, 6)).label == "6/3,5,70,64 batch=6 causal pages kv=q8_0 page=8"
+
+    def test_must_fit_the_device(self) -> None:
+        limits = DeviceLimits(max_allocation_bytes=64 * 100 * 4, global_memory_bytes=60_000)
+        PARSE("1,1,100,64").check_device(limits)
+        with pytest.raises(ProblemError, match="allocates at most"):
+            PARSE("1,1,101,64").check_device(limits)
+        with pytest.raises(ProblemError, match="device has"):
+            PARSE("1,100,100,64").check_device(limits)
+        with pytest.raises(ProblemError, match="half precision"):
+            PARSE("1,1,8,64 kv=q8_0").check_device(dataclasses.replace(limits, max_vector_float16=0))
+
+
+ASKED = [
+    f"{heads},{queries},{keys},{head}{words}"
+    for heads, queries, keys in (("1", 1, 1), ("32/8", 1, 8192), ("32/2", 7, 300), ("8", 512, 512), ("4/1", 2000, 131072))
+    for head in HEADS
+    for words in ("", " float16 kv=q4_0 causal", " kv=float16 tokens window=100")
+    if "q4_0" not in words or max(HEADS[head]) % 32 == 0 == HEADS[head][0] % 32
+]
+
+
+class TestConfigurations:
+    def test_the_family_is_found_by_its_folder(self) -> None:
+        assert find_family("attention") is FAMILY and FAMILY.contract_faults() == []
+
+    @pytest.mark.parametrize("device", DEVICES)
+    def test_baseline_and_default_are_legal_everywhere(self, device: str) -> None:
+        limits = DEVICES[device]
+        for text in ASKED:
+            problem = PARSE(text)
+            assert FAMILY.violations(problem, FAMILY.baseline, limits) == []
+            default = FAMILY.default(problem, limits, ())
+            assert FAMILY.violations(problem, default, limits) == []
+            if device in ("large", "processor"):
+                assert default.algorithm != "naive", text
+
+    @pytest.mark.parametrize(
+        ("device", "text", "algorithm", "values"),
+        [
+            ("large", "32/8,1,8192,128 float16", "decode", {"tile_q": 4, "lanes": 16, "vector_width": 8}),
+            ("large", "32,1,8192,128 batch=64", "decode", {"tile_q": 1, "split": 1}),
+            ("large", "8/8,2048,2048,128 causal", "prefill", {"kv_storage": "local", "split": 1}),
+            ("phone", "32/8,512,512,64 causal", "prefill", {"kv_storage": "global"}),
+            ("phone", "32/8,1,4096,64 kv=q8_0", "decode", {"tile_q": 4, "join": "local"}),
+            ("processor", "32/8,1,4096,128", "decode", {"lanes": 1, "work_group_size": 1}),
+            ("processor", "32/8,1024,1024,128 causal", "columns", {"tile_q": 64}),
+        ],
+    )
+    def test_default_suits_device_and_size(
+        self, device: str, text: str, algorithm: str, values: dict[str, Any]
+    ) -> None:
+        chosen = FAMILY.default(PARSE(text), DEVICES[device], ())
+        assert chosen.algorithm == algorithm and values.items() <= dict(chosen.values).items()
+
+    def test_few_heads_share_out_the_keys_until_the_device_is_full(self) -> None:
+        splits = [dict(FAMILY.default(PARSE(f"8/1,1,8192,128 batch={n}"), LARGE_GPU, ()).values)["split"] for n in (1, 64, 999)]
+        assert splits[0] > splits[1] > splits[2] == 1
+
+
+class TestJudge:
+    @pytest.mark.parametrize("text", first_short([(text,) for text in EXAMPLES], 8))
+    @pytest.mark.parametrize("seed", [2, 3])
+    def test_accepts_single_precision_and_finds_one_wrong_element(self, text: str, seed: int) -> None:
+        problem = PARSE(text)
+        case = AttentionCase(problem, seed)
+        right = in_float32(case)
+        assert case.error_ratio({"output": right}) <= 1
+        large = np.abs(right) > np.abs(right).max() / 4
+        if large.any():
+            place = np.flatnonzero(large)[0]
+            for factor in (1.1, np.nan):
+                wrong = right.copy()
+                wrong.reshape(-1)[place] *= factor
+                assert case.error_ratio({"output": wrong}) > 1
+        assert case.error_ratio({"output": case.inputs["output"]}) == math.inf, "an output never written"
+
+    def test_rows_without_keys_must_be_zero(self) -> None:
+        case = AttentionCase(PARSE("2,9,5,64 causal"), 1)
+        right = in_float32(case)
+        assert not right.reshape(2, 9, 64)[:, :4].any() and case.error_ratio({"output": right}) <= 1
+        right.reshape(2, 9, 64)[1, 0, 3] = 1e-6
+        assert case.error_ratio({"output": right}) > 1
+
+    def test_of_large_problems_rows_are_compared_that_are_drawn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        problem = PARSE("4/2,70,90,32 causal")
+        monkeypatch.setattr(AttentionCase, "MULTIPLICATIONS", problem.kv_length * 64 * 20)
+        case = AttentionCase(problem, 1)
+        right = in_float32(case)
+        assert case.error_ratio({"output": right}) <= 1
+        assert 10 < sum(len(row[2]) for row in case._expected) <= 22
+        last = right.reshape(4, 70, 32)[3, 69]
+        last += 0.01
+        assert case.error_ratio({"output": right}) > 1
+
+    def test_heads_that_come_again_have_the_same_keys(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        problem = PARSE("3,1,20,32 batch=3")
+        monkeypatch.setattr(AttentionCase, "DISTINCT_ELEMENTS", 2 * 20 * 32)
+        case = AttentionCase(problem, 1)
+        assert case.error_ratio({"output": in_float32(case)}) <= 1
+
+    def test_lengths_are_any_where_problems_are_small_and_full_otherwise(self) -> None:
+        lengths = AttentionCase(PARSE("1,1,300,16 batch=50"), 1).inputs["lengths"]
+        assert lengths.min() < 60 and lengths.max() > 290
+        lengths = AttentionCase(PARSE("8,1,3000,16 batch=50"), 1).inputs["lengths"]
+        assert 2980 < lengths.min() < lengths.max() <= 3000
+
+
+def in_float32(case: AttentionCase) -> Any:
+    """What a kernel computes in single precision, row by row from the operands as they lie in memory."""
+    p, given = case._problem, case.inputs
+    q = given["q"].reshape(-1, p.k_size).astype(np.float32)
+    found = np.full((len(q), p.v_size), np.nan, np.float32)
+    for sequence, head, query in itertools.product(range(p.batch), range(p.q_heads), range(p.q_length)):
+        number = (sequence * p.q_heads + head) * p.q_length + query
+        if p.layout != "heads":
+            number = (sequence * p.q_length + query) * p.q_heads + head
+        length = int(given["lengths"][sequence])
+        keys = np.array(p.visible(query, length), dtype=int)
+        unit = (sequence * p.kv_heads + head // p.group) % case._units
+        scores = case._k[unit, keys] @ q[number] * np.float32(0.125)
+        if p.capping == "capped":
+            scores = 30 * np.tanh(scores / 30)
+        if p.bias == "mask":
+            scores = scores + given["mask"].reshape(p.batch, p.q_length, p.capacity)[sequence, query, keys]
+        elif p.bias == "alibi":
+            scores = scores + given["slopes"][head] * (keys - (length - p.q_length + query)).astype(np.float32)
+        sink = given["sink"][head] if p.sinks == "sinks" else np.float32(-np.inf)
+        largest = max(scores.max(initial=-1e30), sink)
+        weights = np.exp(scores - largest).astype(np.float32)
+        total = weights.sum() + np.exp(sink - largest)
+        found[number] = (weights / total) @ case._v[unit, keys] if total > 0 else 0
+    return found.astype(p.dtype)
+
+
+def shuffled_through_local_memory(source: str) -> str:
+    source = re.sub(r"float from_lane.*?\n}\n", "", source, flags=re.DOTALL)
+    source = source.replace("    const int item =", "    __local float seen[1024];\n    const int item =", 1)
+    exchanged, count = re.subn(
+        r"(\S+) \+= (?:from_lane|sub_group_shuffle_xor)\(\S+, (\d+)\);",
+        r"seen[item] = \1; barrier(CLK_LOCAL_MEM_FENCE); \1 += seen[item ^ \2]; barrier(CLK_LOCAL_MEM_FENCE);",
+        source,
+    )
+    assert count
+    return exchanged.replace("#pragma OPENCL EXTENSION cl_khr_subgroup", "#pragma NONE")
+
+
+@pytest.mark.parametrize("join", ["shuffle", "sub_group"])
+@pytest.mark.parametrize("text", ["4/2,1,90,64 kv=q8_0", "3/1,5,70,96 causal float16", "2,3,40,40 tokens"])
+def test_what_needs_other_hardware_is_right_in_emulation(
+    measurer: Measurer, monkeypatch: pytest.MonkeyPatch, text: str, join: str
+) -> None:
+    spoil_sources(monkeypatch, shuffled_through_local_memory)
+    monkeypatch.setattr(Attention, "plan", lambda _, *given: dataclasses.replace(PLAN.plan(*given), build_options=()))
+    draw, problem = random.Random(text), PARSE(text)
+    limits = dataclasses.replace(LARGE_GPU, extensions=(*LARGE_GPU.extensions, "cl_khr_subgroup_shuffle"))
+    space = SearchSpace(
+        FAMILY, problem, limits, algorithms=["decode"], overrides={"join": (join,), "combine": ("launch",)}
+    )
+    for number in draw.sample(range(len(space)), 2):
+        trial = measurer.measure(quick_job("", problem, space[number], seed=number % 1000))
+        assert trial.state is TrialState.COMPLETE, (space[number], trial.message)
+
+
+DECODE = Configuration.of(
+    "decode", work_group_size=16, lanes=4, tile_q=3, tile_k=2, vector_width=4, split=2, join="local", combine="launch",
+    exponential="exp2", multiply_add="operator",
+)  # fmt: skip
+PREFILL = Configuration.of(
+    "prefill", work_group_q=2, work_group_k=4, micro_tile_q=2, micro_tile_k=2, vector_width=4, kv_storage="local",
+    unroll=1, split=1, combine="launch", exponential="exp2", multiply_add="operator",
+)  # fmt: skip
+COLUMNS = Configuration.of(
+    "columns", tile_q=4, tile_k=16, micro_tile_q=2, micro_tile_k=1, vector_width=8, exponential="exp2"
+)
+NAIVE = FAMILY.baseline
+
+WRONG: dict[str, tuple[str, Configuration, Callable[[str], str]]] = {
+    "the last key counts twice": ("causal", DECODE, lambda s: re.sub(r"t \+ 1 < until && ", "", s)),
+    "the key after its place is seen": ("causal", DECODE, lambda s: s.replace("<= place", "<= 1 + place")),
+    "a key less is seen": ("causal", NAIVE, lambda s: s.replace("t < end", "t < end - 1")),
+    "a key more is seen": ("full", NAIVE, lambda s: s.replace("t < end", "t <= end")),
+    "keys of another head": ("full", DECODE, lambda s: s.replace("% kv_heads;", "% kv_heads ^ 1;")),
+    "the length of another sequence": ("full", DECODE, lambda s: s.replace("lengths[sequence]", "lengths[sequence ^ 1]")),
+    "a lane's piece is left out": ("full", DECODE, lambda s: s.replace("q0_1 * k0_1", "q0_1 * 0.0f")),
+    "a lane is not joined": ("full", DECODE, lambda s: s.replace("other < 4; other++)\n                total += parts_of_s",
+                                                                "other < 3; other++)\n                total += parts_of_s")),
+    "the totals are not scaled down": ("full", DECODE, lambda s: s.replace("total0_0 *= factor0;", "")),
+    "the sum is not scaled down": ("full", DECODE, lambda s: s.replace("sum0 * factor0", "sum0")),
+    "a team is not joined": ("full", DECODE, lambda s: s.replace("other = 0; other < 4; other++)\n                total += of_teams",
+                                                                "other = 1; other < 4; other++)\n                total += of_teams")),
+    "a part is not joined": ("full", DECODE, lambda s: s.replace("part = 0; part < 2; part++)\n            total",
+                                                             "part = 1; part < 2; part++)\n            total")),
+    "parts have unequal weights": ("full", DECODE, lambda s: s.replace("* exp2(most_of[2 * part] - most);\n        *", "* 1.0f;\n        *")),
+    "the scale is left out": ("full", DECODE, lambda s: s.replace("(scale * 1.442695041f)", "(0.2f)")),
+    "the window is one too wide": ("causal window=7", DECODE, lambda s: s.replace("- window;", "- window - 1;").replace("> place0 - window", ">= place0 - window").replace("> place1 - window", ">= place1 - window").replace("window + 1", "window")),
+    "the window is not looked at": ("window=7", NAIVE, lambda s: re.sub(r"begin = max\(.*", "begin = 0;", s).replace("> place - window", "> place - 1000")),
+    "scores are not capped": ("capped", DECODE, lambda s: s.replace("cap * tanh(s0.s0 / cap)", "s0.s0")),
+    "the mask of another query": ("mask", DECODE, lambda s: s.replace("* q_length + row1 / group) * capacity", "* q_length + 0) * capacity")),
+    "the slope of another head": ("alibi", DECODE, lambda s: s.replace("bias[kv_head * group + row1 % group]", "bias[kv_head * group]")),
+    "the sink is left out": ("sinks", DECODE, lambda s: s.replace("exp2(sink - larger)", "0.0f")),
+    "the scale of another block": ("kv=q8_0", DECODE, lambda s: s.replace("row + n / 8 * 34", "row + (n / 8 ^ 1) * 34")),
+    "nibbles are swapped": ("kv=q4_0", DECODE, lambda s: s.replace("bits & (uchar)15", "bits >> (uchar)4")),
+    "pages in order": ("pages", DECODE, lambda s: re.sub(r"clamp\(table\[(.*?) / page\], 0, pool - 1\)", r"(\1 / page)", s)),
+    "a maximum is left out": ("full", PREFILL, lambda s: s.replace("other = 0; other < 4; other++)\n                larger", "other = 0; other < 3; other++)\n                larger")),
+    "a barrier's tile of V is one of K": ("full", PREFILL, lambda s: s.replace("v + (((size_t)", "k + (((size_t)")),
+    "a work-item's sum is left out": ("full", PREFILL, lambda s: s.replace("other = 0; other < 4; other++)\n            sum", "other = 1; other < 4; other++)\n            sum")),
+    "a row more is written": ("full", PREFILL, lambda s: s.replace("+ y < rows", "+ y <= rows")),
+    "the last key counts again": ("full", PREFILL, lambda s: s.replace("t1 < until ?", "true ?")),
+    "columns of another tile": ("full", COLUMNS, lambda s: s.replace("key_tiles + base / 16)", "key_tiles)")),
+    "keys behind the last have weight": ("full", COLUMNS, lambda s: s.replace("place_of < own_end", "place_of <= own_end").replace("> own_end", "> own_end + 1")),
+    "a new maximum changes no sum": ("full", COLUMNS, lambda s: s.replace("sum[r] *= factor;", "")),
+    "a vector of the head is left out": ("full", COLUMNS, lambda s: s.replace("e = 0; e < 64; e += 8) {", "e = 0; e < 56; e += 8) {")),
+    "queries of another head": ("causal", COLUMNS, lambda s: s.replace("row % group) * q_length", "0) * q_length")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", first_short(WRONG, 3))
+def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    words, configuration, spoil = WRONG[fault]
+    problem = PARSE(f"4/2,7,45,64 batch=4 {words.removeprefix('full')}")
+    find_wrong(measurer, monkeypatch, problem, configuration, spoil)
+
+
+def test_words_are_those_of_the_fields() -> None:
+    """Each names one field, so that a shape may have them in any order."""
+    named = [word for name, known in WORDS.items() if name not in ("head", "kv_type") for word in known]
+    assert len(named) == len(set(named))
+
+
+@pytest.fixture(scope="module")
+def attention(pocl: Device, tmp_path_factory: pytest.TempPathFactory) -> OnArrays:
+    return OnArrays(pocl.selector, table=TuningTable([pocl], []), binaries=tmp_path_factory.mktemp("programs"))
+
+
+def expected(q: Any, k: Any, v: Any, lengths: Any, *, causal: bool = False) -> Any:
+    """By heads, in float64."""
+    result = np.zeros((*q.shape[:3], v.shape[3]))
+    for sequence, head, query in np.ndindex(*q.shape[:3]):
+        end = lengths[sequence] - q.shape[2] + query + 1 if causal else lengths[sequence]
+        if end > 0:
+            own = head // (q.shape[1] // k.shape[1])
+            scores = k[sequence, own, :end].astype(float) @ q[sequence, head, query].astype(float) / math.sqrt(q.shape[3])
+            weights = np.exp(scores - scores.max())
+            result[sequence, head, query] = weights / weights.sum() @ v[sequence, own, :end]
+    return result
+
+
+def drawn(*shape: int, dtype: str = "float32") -> Any:
+    return np.random.default_rng(len(shape)).standard_normal(shape, np.float32).astype(dtype)
+
+
+class TestRuntime:
+    def test_numpy_operands(self, attention: OnArrays) -> None:
+        q, k, v = drawn(2, 4, 3, 64), drawn(2, 2, 70, 64), drawn(2, 2, 70, 64)[:, :, ::-1]
+        for lengths in (50, [70, 0]):
+            found = attention(q, KeyValues(k=k, v=v), lengths, scores=Scores(causal=True))
+            right = expected(q, k, v, np.broadcast_to(lengths, 2), causal=True)
+            np.testing.assert_allclose(found, right, atol=1e-5)
+        np.testing.assert_allclose(attention(q, KeyValues(k=k, v=v)), expected(q, k, v, [70, 70]), atol=1e-5)
+
+    def test_a_cache_that_grows_asks_for_few_kernels(self, attention: OnArrays) -> None:
+        q, k, v = drawn(1, 4, 1, 64), drawn(1, 2, 600, 64), drawn(1, 2, 600, 64)
+        cache, requests = KeyValues(k=k, v=v), len(attention._engine.requests)
+        for length in (1, 63, 64, 65, 100, 127, 129, 255, 300, 511, 513, 599):
+            np.testing.assert_allclose(attention(q, cache, length), expected(q, k, v, [length]), atol=1e-5)
+        assert len(attention._engine.requests) == requests + 5
+
+    def test_what_was_tuned_serves_every_capacity(self, pocl: Device, tmp_path: Any) -> None:
+        tuned = Configuration.of("naive", work_group_size=1)
+        table = TuningTable([pocl], entries_of([pocl], [winner(pocl, PARSE("4/2,1,128,64"), tuned)]))
+        attention = OnArrays(pocl.selector, table=table, binaries=tmp_path)
+        q, k = drawn(1, 4, 1, 64), drawn(1, 2, 600, 64)
+        attention(q, KeyValues(k=k, v=k), 100)
+        choice = attention.choice(q, KeyValues(k=k, v=k), 100)
+        assert choice and choice.configuration == tuned
+
+    @pytest.mark.parametrize("layout", ["tokens", "pages"])
+    def test_other_layouts_masks_and_sinks(self, attention: OnArrays, layout: str) -> None:
+        q, k, v = drawn(1, 5, 4, 64), drawn(1, 32, 2, 64), drawn(1, 32, 2, 64)
+        cache = KeyValues(k=k, v=v, layout="tokens")
+        if layout == "pages":
+            table = np.array([[2, 0, 3, 1]], np.int32)
+            paged = [np.empty((4, 8, 2, 64), np.float32) for _ in range(2)]
+            for to, given in zip(paged, (k, v), strict=True):
+                to[table[0]] = given.reshape(4, 8, 2, 64)
+            cache = KeyValues(k=paged[0], v=paged[1], layout="pages", table=table)
+        mask = np.where(np.arange(32) < 10, 0, -np.inf).astype(np.float32)
+        found = attention(q, cache, 30, mask=np.broadcast_to(mask, (1, 5, 32)), sinks=np.full(4, -99, np.float32))
+        right = expected(*(given.swapaxes(1, 2) for given in (q, k, v)), [10]).swapaxes(1, 2)
+        np.testing.assert_allclose(found, right, atol=1e-5)
+
+    def test_operands_on_the_device_and_bound_calls(self, attention: OnArrays) -> None:
+        queue = attention.queue
+        q, k, v = drawn(1, 4, 1, 64), drawn(1, 1, 100, 64, dtype="float16"), drawn(1, 1, 100, 64, dtype="float16")
+        cache = KeyValues(k=cla.to_device(queue, k), v=cla.to_device(queue, v))
+        lengths, out = cla.to_device(queue, np.array([70], np.int32)), cla.zeros(queue, (1, 4, 1, 64), np.float32)
+        given, copied = cla.to_device(queue, q), attention.stats.bytes_copied
+        assert attention(given, cache, lengths, out, longest=70) is out
+        np.testing.assert_allclose(out.get(), expected(q, k, v, [70]), atol=1e-5)
+        bound = attention.bind(given, cache, lengths, out, longest=70)
+        for length in (71, 100):
+            lengths.fill(length)
+            np.testing.assert_allclose(bound().get(), expected(q, k, v, [length]), atol=1e-5)
+        assert attention.stats.bytes_copied == copied
+
+    def test_blocks(self, attention: OnArrays) -> None:
+        one, rng = FORMATS["q8_0"], np.random.default_rng(1)
+        stored = [random_weights(one, 2 * 50, 64, rng) for _ in range(2)]
+        k, v = (np.subtract(*dequantise(raw, one, 2 * 50, 64)).reshape(1, 2, 50, 64) for raw in stored)
+        q, rows = drawn(1, 4, 2, 64), [raw.reshape(1, 2, 50, -1) for raw in stored]
+        found = attention(q, KeyValues(k=rows[0], v=rows[1], blocks="q8_0"), 40)
+        np.testing.assert_allclose(found, expected(q, k, v, [40]), atol=1e-4)
+
+    def test_says_what_does_not_fit(self, attention: OnArrays) -> None:
+        q, k = drawn(1, 4, 1, 64), drawn(1, 2, 50, 64)
+        cache = KeyValues(k=k, v=k)
+        for call, message in (
+            (lambda: attention(q[0], cache), "each has four axes"),
+            (lambda: attention(drawn(1, 3, 1, 64), cache), "heads or sizes do not match"),
+            (lambda: attention(drawn(2, 4, 1, 64), cache), "q has 2 sequences, the cache 1"),
+            (lambda: attention(drawn(1, 4, 1, 60), KeyValues(k=drawn(1, 2, 9, 60), v=drawn(1, 2, 9, 60))), "heads of 60"),
+            (lambda: attention(q, cache, [1, 2]), "pass an integer, or 1 of them"),
+            (lambda: attention(q, cache, -1), "lengths are -1"),
+            (lambda: attention(q, cache, sinks=np.zeros(3, np.float32)), r"sink is float32 of shape \(3,\)"),
+            (lambda: attention(q, KeyValues(k=k, v=k, layout="pages")), "a cache in pages needs a table"),
+            (lambda: attention(q, KeyValues(k=k, v=k, blocks="q9")), "is not one of q8_0, q4_0"),
+            (lambda: attention(q, cache, out=q), "out shares memory with q"),
+        ):
+            with pytest.raises(ProblemError, match=message):
+                call()
