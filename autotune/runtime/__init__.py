@@ -1,5 +1,4 @@
-"""Tuned kernels on arrays: `Gemm`, `QGemm`, `Attention`, `Reduce`, `Operation` for any family, and `allocate` for shared
-memory.
+"""Tuned kernels on arrays: `Gemm`, `QGemm`, `Attention`, `Reduce`, `Operation` for any family, and shared memory.
 
     from autotune.runtime import Gemm, allocate
 

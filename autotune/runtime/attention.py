@@ -27,8 +27,8 @@ class KeyValues:
 
     In the layout `heads`, k and v have shape (batch, KV heads, capacity, size), in `tokens` (batch, capacity, KV heads,
     size), and in `pages` (pages, tokens of a page, KV heads, size) with a `table`, int32 of shape (batch, pages of a
-    sequence). They are float32 or float16, or, with `blocks` q8_0 or q4_0, uint8: then the last axis counts the bytes of
-    a row in blocks as GGUF files have them.
+    sequence). They are float32 or float16, or, with `blocks` q8_0 or q4_0, uint8: then the last axis counts the bytes
+    of a row in blocks as GGUF files have them.
     """
 
     k: Any
@@ -123,7 +123,14 @@ class Attention(OnDevice):
         return ready.choice if ready else None
 
     def _read(
-        self, q: Any, cache: KeyValues, lengths: Any, out: Any, scores: Scores, longest: int, added: tuple[Any, Any, Any]
+        self,
+        q: Any,
+        cache: KeyValues,
+        lengths: Any,
+        out: Any,
+        scores: Scores,
+        longest: int,
+        added: tuple[Any, Any, Any],
     ) -> tuple[_Request, tuple[Any, ...], tuple[float, ...]]:
         """Return the request of a call, its operands in order, and its scalars; a missing result is allocated."""
         counted = _counted(lengths, cache, q)
@@ -171,13 +178,16 @@ def _request(named: dict[str, Any], cache: KeyValues, scores: Scores, longest: i
     """Read the request of such operands. Raises ProblemError."""
     for name, value in named.items():
         if kind_of(value) in (Kind.BUFFER, Kind.IMAGE):
-            raise ProblemError(f"{name} has no shape", hint="pass pyopencl.array.Array(queue, shape, dtype, data=buffer)")
+            raise ProblemError(
+                f"{name} has no shape", hint="pass pyopencl.array.Array(queue, shape, dtype, data=buffer)"
+            )
     problem = _problem(named, cache, scores, longest)
     p, by_tokens = problem, problem.layout != "heads"
     shape = (p.batch, p.q_length, p.q_heads, p.v_size) if by_tokens else (p.batch, p.q_heads, p.q_length, p.v_size)
     wanted: dict[str, tuple[str, tuple[int, ...]]] = {
-        "output": (p.dtype, shape), "mask": (p.dtype, (p.batch, p.q_length, p.capacity)), "slopes": ("float32", (p.q_heads,)),
-        "sink": ("float32", (p.q_heads,)), "lengths": ("int32", (p.batch,)), "table": ("int32", (p.batch, p.pages)),
+        "output": (p.dtype, shape), "mask": (p.dtype, (p.batch, p.q_length, p.capacity)),
+        "slopes": ("float32", (p.q_heads,)), "sink": ("float32", (p.q_heads,)),
+        "lengths": ("int32", (p.batch,)), "table": ("int32", (p.batch, p.pages)),
     }  # fmt: skip
     for name, value in named.items():
         if value is None:
@@ -201,7 +211,9 @@ def _problem(named: dict[str, Any], cache: KeyValues, scores: Scores, longest: i
     shapes = [tuple(int(size) for size in value.shape) for value in (q, k, v)]
     if any(len(shape) != 4 or min(shape) < 1 for shape in shapes) or shapes[1][:3] != shapes[2][:3]:
         told = ", ".join(map(str, shapes))
-        raise ProblemError(f"q, k and v have shapes {told}", hint="each has four axes, and those of k and v differ in the last")
+        raise ProblemError(
+            f"q, k and v have shapes {told}", hint="each has four axes, and those of k and v differ in the last"
+        )
     (batch, *of_q, k_size), of_k = shapes[0], shapes[1]
     heads, q_length = of_q if cache.layout == "heads" else of_q[::-1]
     kv_heads, capacity = (of_k[1], of_k[2]) if cache.layout == "heads" else (of_k[2], of_k[1])
@@ -235,5 +247,7 @@ def _size(rows: Any, shape: Sequence[int], blocks: str) -> int:
     if not blocks:
         return shape[-1]
     if blocks not in BLOCKS or rows.dtype.itemsize != 1 or shape[-1] % FORMATS[blocks].block_bytes:
-        raise ProblemError(f"{blocks!r:.40} is not one of {', '.join(BLOCKS)}, or rows of {shape[-1]} bytes are not whole")
+        raise ProblemError(
+            f"{blocks!r:.40} is not one of {', '.join(BLOCKS)}, or rows of {shape[-1]} bytes are not whole"
+        )
     return shape[-1] // FORMATS[blocks].block_bytes * FORMATS[blocks].block

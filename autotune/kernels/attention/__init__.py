@@ -1,14 +1,14 @@
 """Attention: ``softmax(scale * Q @ K.T + bias) @ V`` for each query head, with heads of K and V shared by groups.
 
-K and V are a cache of keys in float32, float16, or GGUF's blocks q8_0 and q4_0, head by head, token by token or in pages.
-Softmax is online and in float32. The number of keys of each sequence is an operand: kernels are chosen for a bound of
+K and V are float32, float16, or GGUF's blocks q8_0 and q4_0, and lie head by head, token by token or in pages. Softmax
+is online and in float32. The number of keys of each sequence is an operand: kernels are chosen for a bound of
 it. A row that sees no key is zero.
 
 `problem.py` defines the problems, `algorithms.py` the search space, `rule.py` the untuned choice, `plan.py` buffers and
 launches, and `reference.py` the verification.
 
-Sources: the online softmax is that of Milakov and Gimelshein, tiles of queries are those of FlashAttention, and work-groups
-that share out keys those of Flash-Decoding.
+Sources: the online softmax is that of Milakov and Gimelshein, tiles of queries are those of FlashAttention, and
+work-groups that share out keys those of Flash-Decoding.
 """
 
 from collections.abc import Iterator

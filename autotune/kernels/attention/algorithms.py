@@ -67,9 +67,7 @@ _DECODE = Algorithm(
         constraint(
             "lanes_have_pieces", "lanes * vector_width <= min(k_size, v_size)", "some lanes would have nothing to do"
         ),
-        constraint(
-            "keys_to_do", f"split * {_TEAMS} * tile_k < 2 * kv_length", "most of a pass would have no keys"
-        ),
+        constraint("keys_to_do", f"split * {_TEAMS} * tile_k < 2 * kv_length", "most of a pass would have no keys"),
         constraint(
             "totals_fit_registers",
             f"{_OWN} * vector_width * tile_q <= (1024 if is_cpu == 1 else 80)",
@@ -144,8 +142,8 @@ _PREFILL = Algorithm(
         ),
         constraint(
             "tiles_fit_local_memory",
-            f"4 * ({_TILE_Q} * (k_size + vector_width + {_TILE_K} + work_group_k)"
-            f" + ({_TILE_K} * max(k_size + vector_width, v_size) if kv_storage == 'local' else 1)) <= local_memory_bytes",
+            f"4 * ({_TILE_Q} * (k_size + vector_width + {_TILE_K} + work_group_k) + ({_TILE_K}"
+            " * max(k_size + vector_width, v_size) if kv_storage == 'local' else 1)) <= local_memory_bytes",
             "the tiles exceed local memory",
         ),
         HAS_ORDERING,

@@ -34,7 +34,8 @@ def _launch(when: str, *parts: str) -> LaunchFormula:
 
 PLAN = PlanFormula(
     absent={
-        **dict.fromkeys(("split", "tile_q", "tile_k", "work_group_size", "work_group_q", "work_group_k", "micro_tile_q"), 1),
+        **dict.fromkeys(("split", "tile_q", "tile_k", "work_group_size"), 1),
+        **dict.fromkeys(("work_group_q", "work_group_k", "micro_tile_q"), 1),
         "combine": SECOND_LAUNCH,
     },
     names={

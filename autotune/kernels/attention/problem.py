@@ -70,15 +70,18 @@ class AttentionProblem(Problem):
 
     `group` query heads share each of the `kv_heads` heads of K and V. Sequences have up to `kv_length` keys, an array
     says how many each has; `capacity` is how many there is room for. The last query belongs to the last key. A query
-    sees all keys, or, if `causality` is causal, those up to its own place; with a `window` above 0, only keys fewer than
-    so many places away. Layouts: heads is (batch, heads, length, size), tokens is (batch, length, heads, size), pages
-    has K and V in pages of `page` tokens, (pool, page, heads, size), which a table lists for each sequence, and the rest
-    as tokens; a `pool` of 0 is as many pages as sequences have room for. `bias` is a mask that is added, or slopes of ALiBi. Capped scores are ``cap * tanh(score / cap)``.
+    sees all keys, or, if `causality` is causal, those up to its own place; with a `window` above 0, only keys fewer
+    than so many places away. Layouts: heads is (batch, heads, length, size), tokens is (batch, length, heads, size),
+    pages has K and V in pages of `page` tokens, (pool, page, heads, size), which a table lists for each sequence, and
+    the rest as tokens; a `pool` of 0 is as many pages as sequences have room for. `bias` is a mask that is added, or
+    slopes of ALiBi. Capped scores are ``cap * tanh(score / cap)``.
     """
 
     family: ClassVar[str] = "attention"
     size_axes: ClassVar[tuple[str, ...]] = ("kv_heads", "group", "q_length", "kv_length", "batch")
-    shape_format: ClassVar[str] = "HEADS[/KV_HEADS],Q_LENGTH,KV_LENGTH,HEAD, then words such as causal, kv=q8_0, batch=4"
+    shape_format: ClassVar[str] = (
+        "HEADS[/KV_HEADS],Q_LENGTH,KV_LENGTH,HEAD, then words such as causal, kv=q8_0, batch=4"
+    )
     shape_examples: ClassVar[tuple[str, ...]] = ("32/8,1,8192,128 float16 causal", "32/8,512,512,64 causal kv=q8_0")
 
     kv_heads: int
@@ -147,7 +150,9 @@ class AttentionProblem(Problem):
         words += [f"window={self.window}"] if self.window else []
         words += [f"capacity={self.capacity}"] if self.capacity != self.kv_length else []
         words += [f"pool={self.pool}"] if self.pool else []
-        words += [f"page={self.page}"] if self.page not in (1, 16) or (self.layout == "pages" and self.page == 1) else []
+        words += (
+            [f"page={self.page}"] if self.page not in (1, 16) or (self.layout == "pages" and self.page == 1) else []
+        )
         return " ".join(words)
 
     def visible(self, query: int, length: int) -> range:
@@ -173,7 +178,8 @@ class AttentionProblem(Problem):
         return replace(self, capacity=0, pool=0)
 
     def resized(self, sizes: Sequence[int]) -> Self:
-        return replace(self, **dict(zip(self.size_axes, sizes, strict=True)), capacity=0, pool=0)
+        changed: dict[str, Any] = dict(zip(self.size_axes, sizes, strict=True))
+        return replace(self, **changed, capacity=0, pool=0)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -209,7 +215,10 @@ class AttentionProblem(Problem):
     def check_device(self, limits: DeviceLimits) -> None:
         for dtype in (self.dtype, self.kv_type if self.kv_type == "float32" else "float16"):
             self.check_stored(dtype, limits)
-        size, tokens = NUMBER_TYPES[self.dtype].size_bytes, (self.pool or self.batch * self.pages) * self.page * self.kv_heads
+        size, tokens = (
+            NUMBER_TYPES[self.dtype].size_bytes,
+            (self.pool or self.batch * self.pages) * self.page * self.kv_heads,
+        )
         rows, unit_bytes = self.batch * self.q_heads * self.q_length, int(Expression(UNIT_BYTES)(self.to_dict()))
         operands = {
             "Q": size * rows * self.k_size,

@@ -39,7 +39,7 @@ class AttentionCase(Case):
         self.scalars: Mapping[str, float] = dict(PLAN.scalars)
         self._lengths = self._random_lengths()
         q = rng.standard_normal((p.batch, p.kv_heads, p.group, p.q_length, p.k_size), dtype=np.float32)
-        q *= rng.choice(np.array([1, 1, 1, 0.01, 40], np.float32), (p.batch, p.kv_heads, p.group, 1, 1))
+        q *= rng.choice(np.array([1, 1, 1, 0.01, 40, 400], np.float32), (p.batch, p.kv_heads, p.group, 1, 1))
         self._q = q.astype(p.dtype)
         self._units = min(p.batch * p.kv_heads, max(1, self.DISTINCT_ELEMENTS // (p.capacity * p.k_size)))
         self._k, k = self._random_cache(p.k_size)
@@ -69,7 +69,7 @@ class AttentionCase(Case):
         if p.batch * p.q_heads * p.q_length * p.kv_length >= MANY_SCORES:
             return most - rng.integers(0, most // 256 + 1, p.batch)
         lengths = rng.integers(0, most + 1, p.batch)
-        lengths[rng.integers(p.batch)] = max(most - rng.integers(0, 4), 0)
+        lengths[int(rng.integers(p.batch))] = max(most - int(rng.integers(0, 4)), 0)
         return lengths
 
     def _random_table(self) -> NDArray[np.int32]:

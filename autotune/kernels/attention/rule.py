@@ -116,7 +116,12 @@ def _few_rows(device: _Device) -> _Listed:
         (4, 1, 32), (1, 1, 32), (1, 1, 16),
     ):  # fmt: skip
         numbers = {"most_rows": rows if keys > 1 and rows < 8 else 16, "tile": rows, "wanted": 4 * device.compute_units}
-        for width, types, teams in ((8, NARROW, (16, 32, 8)), (4, ANY, (16, 32, 8)), (2, ANY, (16, 4)), (1, ANY, (16, 4))):
+        for width, types, teams in (
+            (8, NARROW, (16, 32, 8)),
+            (4, ANY, (16, 32, 8)),
+            (2, ANY, (16, 4)),
+            (1, ANY, (16, 4)),
+        ):
             for lanes in teams:
                 yield from device.shared_out(
                     "decode", {**numbers, "types": types, "least_keys": 64}, 64 if group > 32 else 1,
