@@ -1,6 +1,7 @@
 """The algorithms of attention with their parameters and constraints."""
 
 from autotune.kernels.combination import COMBINE, HAS_ORDERING, SECOND_LAUNCH
+from autotune.kernels.matrix_units import SUB_GROUP
 from autotune.space.family import Algorithm, constraint, features, parameter
 
 _EXPONENTIAL = parameter("exponential", ("exp2", "native_exp2"), "the function that raises scores")
@@ -182,4 +183,54 @@ _COLUMNS = Algorithm(
     features=features("tile_q", "tile_k", "micro_tile_q * micro_tile_k", "micro_tile_k * vector_width"),
 )
 
-ALGORITHMS = (_NAIVE, _DECODE, _PREFILL, _COLUMNS)
+_SUB_GROUPS = f"({SUB_GROUP} * sub_groups_q * sub_groups_k)"
+
+_MATRIX_TILE = Algorithm(
+    name="matrix_tile",
+    meaning="tiles of rows of a KV head by matrix units; sub-groups have rows of their own, or share out the keys",
+    parameters=(
+        parameter("sub_groups_q", (1, 2, 4, 8), "sub-groups with rows of their own"),
+        parameter("sub_groups_k", (1, 2, 4, 8), "sub-groups that share out the keys of the same rows"),
+        parameter("micro_tile_q", (1, 2), "tiles of 16 rows that a sub-group computes"),
+        parameter("tile_k", (16, 32, 64), "keys that a sub-group computes scores for at once"),
+        parameter("split", (1, 2, 4, 8, 16, 32, 64, 128), "work-groups that share out the keys"),
+        COMBINE,
+        _EXPONENTIAL,
+    ),
+    constraints=(
+        constraint(
+            "has_matrix_units",
+            "has_matrix_units == 1 and dtype == 'float16' and kv_type != 'float32'",
+            "the device has no matrix units for these numbers",
+        ),
+        constraint(
+            "pieces_are_whole", "k_size % 32 == 0 and v_size % 64 == 0", "rows are not whole products of matrix units"
+        ),
+        constraint(
+            "rows_to_do",
+            "16 * sub_groups_q * micro_tile_q < 2 * group * q_length or (sub_groups_q == 1 and micro_tile_q == 1)",
+            "most rows of a tile would not exist",
+        ),
+        constraint("keys_to_do", "split * sub_groups_k * tile_k < 2 * kv_length", "most of a pass would have no keys"),
+        constraint(
+            "work_group_fits_device",
+            f"{_SUB_GROUPS} <= min(512, max_work_group_size) and {_SUB_GROUPS} <= max_work_group_0",
+            "the work-group exceeds what the device allows",
+        ),
+        constraint(
+            "tiles_fit_registers",
+            "micro_tile_q * (v_size // 2 + k_size // 4 + tile_k // 2) <= 210",
+            "the rows of Q, scores and totals do not fit the registers",
+        ),
+        constraint(
+            "totals_fit_local_memory",
+            "sub_groups_k == 1 or 64 * sub_groups_q * micro_tile_q * (v_size + 2 * sub_groups_k) <= local_memory_bytes",
+            "what is joined exceeds local memory",
+        ),
+        HAS_ORDERING,
+        _PARTS_TO_COMBINE,
+    ),
+    features=features(_SUB_GROUPS, "sub_groups_q * micro_tile_q", "sub_groups_k * tile_k", "tile_k * micro_tile_q"),
+)
+
+ALGORITHMS = (_NAIVE, _DECODE, _PREFILL, _COLUMNS, _MATRIX_TILE)

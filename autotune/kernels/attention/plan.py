@@ -2,6 +2,7 @@
 
 from autotune.kernels.attention.problem import UNIT_BYTES
 from autotune.kernels.combination import COUNTERS, SECOND_LAUNCH, standards
+from autotune.kernels.matrix_units import SUB_GROUP
 from autotune.kernels.qgemm.formats import UNIT
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Role
@@ -28,20 +29,23 @@ def _launch(when: str, *parts: str) -> LaunchFormula:
         global_size="split * items, ceil_div(rows, tile_rows), batch * kv_heads",
         local_size="items, 1, 1",
         arguments=", ".join([_ARGUMENTS, *parts]),
-        when=f"algorithm in ('decode', 'prefill') and {when}",
+        when=f"algorithm in ('decode', 'prefill', 'matrix_tile') and {when}",
     )
 
 
 PLAN = PlanFormula(
     absent={
         **dict.fromkeys(("split", "tile_q", "tile_k", "work_group_size"), 1),
-        **dict.fromkeys(("work_group_q", "work_group_k", "micro_tile_q"), 1),
+        **dict.fromkeys(("work_group_q", "work_group_k", "micro_tile_q", "sub_groups_q", "sub_groups_k"), 1),
         "combine": SECOND_LAUNCH,
     },
     names={
         "rows": "group * q_length",
-        "tile_rows": "work_group_q * micro_tile_q if algorithm == 'prefill' else tile_q",
-        "items": "work_group_q * work_group_k if algorithm == 'prefill' else work_group_size",
+        "by_matrices": "algorithm == 'matrix_tile'",
+        "tile_rows": "16 * sub_groups_q * micro_tile_q if by_matrices"
+        " else work_group_q * micro_tile_q if algorithm == 'prefill' else tile_q",
+        "items": f"{SUB_GROUP} * sub_groups_q * sub_groups_k if by_matrices"
+        " else work_group_q * work_group_k if algorithm == 'prefill' else work_group_size",
         "all_rows": "batch * kv_heads * rows",
         "all_pages": "pool if pool > 0 else batch * ceil_div(capacity, page)",
         "tokens": "all_pages * page * kv_heads",

@@ -58,6 +58,7 @@ class _Device:
     join: str
     """How lanes join the product of a key."""
     combine: str
+    has_matrices: bool
 
     @classmethod
     def of(cls, limits: DeviceLimits) -> "_Device":
@@ -67,6 +68,7 @@ class _Device:
             lanes=limits.native_vector_float32,
             is_large=bool(facts["has_ptx"]) or limits.compute_units >= _LARGE_GPU,
             join="shuffle" if facts["has_ptx"] else "sub_group" if facts["has_sub_group_shuffle"] else "local",
+            has_matrices=limits.has_matrix_units,
             combine=LAST_GROUP + limits.ordering if limits.ordering else SECOND_LAUNCH,
         )
 
@@ -104,8 +106,22 @@ def _of_processor(device: _Device) -> _Listed:
 
 
 def _of_gpu(device: _Device) -> _Listed:
+    if device.has_matrices:
+        yield from _by_matrices(device)
     yield from _few_rows(device)
     yield from _many_rows(device)
+
+
+def _by_matrices(device: _Device) -> _Listed:
+    """Yield tiles of 16 rows for each sub-group; where there are few rows, sub-groups share out the keys."""
+    for least, wide_q, wide_k, wanted in ((65, 8, 1, 1), (33, 4, 1, 2), (17, 2, 2, 2), (2, 1, 4, 3), (2, 1, 1, 3)):
+        numbers = {
+            "least_rows": least, "tile": 16 * wide_q, "wanted": wanted * device.compute_units, "least_keys": 64 * wide_k,
+        }  # fmt: skip
+        yield from device.shared_out(
+            "matrix_tile", numbers, 64, sub_groups_q=wide_q, sub_groups_k=wide_k, micro_tile_q=1, tile_k=32,
+            exponential="native_exp2",
+        )  # fmt: skip
 
 
 def _few_rows(device: _Device) -> _Listed:
