@@ -71,8 +71,8 @@ _DECODE = Algorithm(
         constraint("keys_to_do", f"split * {_TEAMS} * tile_k < 2 * kv_length", "most of a pass would have no keys"),
         constraint(
             "totals_fit_registers",
-            f"{_OWN} * vector_width * tile_q <= (1024 if is_cpu == 1 else 80)",
-            "the rows of Q and of the output do not fit the registers",
+            f"{_OWN} * vector_width * tile_q <= (1024 if is_cpu == 1 else 48 if has_qcom_compiler == 1 else 80)",
+            "the rows of Q and of the output do not fit the registers; of 64 elements Adreno's compiler spills some",
         ),
         constraint(
             "keys_fit_registers",

@@ -59,6 +59,8 @@ class _Device:
     """How lanes join the product of a key."""
     combine: str
     has_matrices: bool
+    has_local_memory: bool
+    """Whether local memory is another than global memory."""
 
     @classmethod
     def of(cls, limits: DeviceLimits) -> "_Device":
@@ -69,6 +71,7 @@ class _Device:
             is_large=bool(facts["has_ptx"]) or limits.compute_units >= _LARGE_GPU,
             join="shuffle" if facts["has_ptx"] else "sub_group" if facts["has_sub_group_shuffle"] else "local",
             has_matrices=limits.has_matrix_units,
+            has_local_memory=limits.local_memory_is_dedicated or bool(facts["has_ptx"]),
             combine=LAST_GROUP + limits.ordering if limits.ordering else SECOND_LAUNCH,
         )
 
@@ -127,17 +130,18 @@ def _by_matrices(device: _Device) -> _Listed:
 def _few_rows(device: _Device) -> _Listed:
     """Yield the rows of a group, up to 16, in one work-group, so that keys are read once."""
     spelling = "operator" if device.is_large else "mad"  # Mesa's Adreno compiler fuses mad() alone
+    most = 8 if device.is_large else 4  # Adreno's compiler moves more out of registers
     for rows, keys, group in (
         (1, 4, 128), (2, 4, 128), (4, 2, 128), (8, 2, 128), (8, 1, 128), (4, 1, 128), (2, 1, 128), (1, 1, 128),
         (4, 1, 32), (1, 1, 32), (1, 1, 16),
     ):  # fmt: skip
-        numbers = {"most_rows": rows if keys > 1 and rows < 8 else 16, "tile": rows, "wanted": 4 * device.compute_units}
-        for width, types, teams in (
-            (8, NARROW, (16, 32, 8)),
-            (4, ANY, (16, 32, 8)),
-            (2, ANY, (16, 4)),
-            (1, ANY, (16, 4)),
-        ):
+        if rows > most:
+            continue
+        numbers = {
+            "most_rows": rows if keys > 1 and rows < most else 16, "tile": rows, "wanted": 4 * device.compute_units,
+        }  # fmt: skip
+        for width, types in ((8, NARROW), (4, ANY), (2, ANY), (1, ANY)):
+            teams = (16, 32, 8, 4) if width > 2 else (16, 4)
             for lanes in teams:
                 yield from device.shared_out(
                     "decode", {**numbers, "types": types, "least_keys": 64}, 64 if group > 32 else 1,
@@ -154,7 +158,8 @@ def _many_rows(device: _Device) -> _Listed:
     if device.is_large:
         shapes = [(8, 16, 8, 2), (8, 16, 4, 2), (8, 16, 4, 1), *shapes]
     # Long heads leave no room for tiles of keys in local memory.
-    for storage, (wide_q, wide_k, rows, keys) in product(("local", "global")[not device.is_large :], shapes):
+    storages = ("local", "global") if device.has_local_memory else ("global",)
+    for storage, (wide_q, wide_k, rows, keys) in product(storages, shapes):
         tile = wide_q * rows
         numbers = {"least_rows": tile // 2 + 1, "tile": tile, "wanted": device.compute_units, "least_keys": 256}
         for width in (4, 2, 1):
