@@ -1,6 +1,6 @@
 """The plans of attention: one launch, or a second one that joins the parts of rows."""
 
-from autotune.kernels.attention.problem import UNIT_BYTES
+from autotune.kernels.attention.problem import UNIT_BYTES, WORDS
 from autotune.kernels.combination import COUNTERS, SECOND_LAUNCH, standards
 from autotune.kernels.matrix_units import SUB_GROUP
 from autotune.kernels.qgemm.formats import UNIT
@@ -15,6 +15,7 @@ BASELINE = Configuration.of("naive", work_group_size=0)
 _FLAGS = {"windowed": "window > 0", "one_query": "q_length == 1"}
 """What templates ask of the sizes."""
 
+_DTYPE = by_value("dtype", {dtype: dtype for dtype in WORDS["dtype"]})
 _KV_DTYPE = by_value("kv_type", {"float32": "float32", "float16": "float16", "": "uint8"})
 _ARGUMENTS = """'q', 'k', 'v', 'lengths', 'mask' if bias == 'mask' else 'slopes' if bias == 'alibi' else 'lengths',
     'sink' if sinks == 'sinks' else 'lengths', 'table' if layout == 'pages' else 'lengths', 'output', scale, cap,
@@ -54,15 +55,16 @@ PLAN = PlanFormula(
         "key_tiles": "ceil_div(kv_length, tile_k)",
         "copied": "algorithm == 'columns' and kv_type != 'float32'",
         "is_one_launch": f"combine != '{SECOND_LAUNCH}'",
+        "splits": "split > 1",
         **_FLAGS,
     },
     buffers=(
-        BufferFormula(name="q", role=Role.INPUT, dtype="dtype", elements="all_rows * k_size"),
+        BufferFormula(name="q", role=Role.INPUT, dtype=_DTYPE, elements="all_rows * k_size"),
         BufferFormula(name="k", role=Role.INPUT, dtype=_KV_DTYPE, elements=f"tokens * k_size * kv_unit // {UNIT}"),
         BufferFormula(name="v", role=Role.INPUT, dtype=_KV_DTYPE, elements=f"tokens * v_size * kv_unit // {UNIT}"),
         BufferFormula(name="lengths", role=Role.INPUT, dtype="'int32'", elements="batch"),
         BufferFormula(
-            name="mask", role=Role.INPUT, dtype="dtype", elements="batch * q_length * capacity", when="bias == 'mask'"
+            name="mask", role=Role.INPUT, dtype=_DTYPE, elements="batch * q_length * capacity", when="bias == 'mask'"
         ),
         BufferFormula(
             name="slopes", role=Role.INPUT, dtype="'float32'", elements="kv_heads * group", when="bias == 'alibi'"
@@ -74,12 +76,12 @@ PLAN = PlanFormula(
             name="table", role=Role.INPUT, dtype="'int32'", elements="batch * ceil_div(capacity, page)",
             when="layout == 'pages'",
         ),
-        BufferFormula(name="output", role=Role.OUTPUT, dtype="dtype", elements="all_rows * v_size"),
+        BufferFormula(name="output", role=Role.OUTPUT, dtype=_DTYPE, elements="all_rows * v_size"),
         BufferFormula(
-            name="parts", role=Role.SCRATCH, dtype="'float32'", elements="all_rows * split * v_size", when="split > 1"
+            name="parts", role=Role.SCRATCH, dtype="'float32'", elements="all_rows * split * v_size", when="splits"
         ),
         BufferFormula(
-            name="stats", role=Role.SCRATCH, dtype="'float32'", elements="all_rows * split * 2", when="split > 1"
+            name="stats", role=Role.SCRATCH, dtype="'float32'", elements="all_rows * split * 2", when="splits"
         ),
         BufferFormula(
             name="k_columns", role=Role.SCRATCH, dtype="'float32'",
@@ -109,23 +111,24 @@ PLAN = PlanFormula(
             kernel="attention", global_size="ceil_div(rows, tile_q), batch * kv_heads", local_size="1, 1",
             arguments=f"{_ARGUMENTS}, 'k_columns', {_V_ROWS}, key_tiles", when="algorithm == 'columns'",
         ),
-        _launch("split == 1"),
-        _launch("split > 1 and not is_one_launch", "'parts', 'stats'"),
-        _launch("is_one_launch", "'parts', 'stats', 'counters'"),
+        _launch("not splits"),
+        _launch("splits and not is_one_launch", "'parts', 'stats', split"),
+        _launch("is_one_launch", "'parts', 'stats', split, 'counters'"),
         LaunchFormula(
             kernel="combine",
             global_size="items, rows, batch * kv_heads",
             local_size="items, 1, 1",
-            arguments=f"{_ARGUMENTS}, 'parts', 'stats'",
-            when="split > 1 and not is_one_launch",
+            arguments=f"{_ARGUMENTS}, 'parts', 'stats', split",
+            when="splits and not is_one_launch",
         ),
     ),
     scalars={"scale": 0.125, "cap": 30.0},
     build_options=standards(),
     template_values={
         **{name: name for name in ("k_size", "v_size", "causality", "layout", "bias", "capping", "sinks", "kv_type")},
-        "stored_type": by_value("dtype", {dtype: NUMBER_TYPES[dtype].in_c for dtype in ("float32", "float16")}),
+        "stored_type": by_value("dtype", {dtype: NUMBER_TYPES[dtype].in_c for dtype in WORDS["dtype"]}),
         "sum_type": "'float'",
+        "splits": "splits",
         **{name: name for name in _FLAGS},
     },
     variant=dict.fromkeys(_FLAGS, 2),
