@@ -84,14 +84,14 @@ class _Device:
                 Configuration.of(algorithm, split=parts, combine=combine, **values),
                 {**numbers, "parts": parts, "wanted": numbers["wanted"] if parts < most else 0},
             )
-            parts *= 2
+            parts *= 2 if algorithm == "matrix_tile" else 4
 
 
 def _of_processor(device: _Device) -> _Listed:
     """Yield tiles of many rows; for few, as many as share keys by vectors along the head."""
-    widths = sorted((16, 8, 4, 2, 1), key=lambda width: (width > max(device.lanes, 4), -width))
+    widths = sorted((16, 8, 4), key=lambda width: (width > max(device.lanes, 4), -width))
     for rows, wanted in ((64, 4 * device.compute_units), (32, 2 * device.compute_units), (16, 0)):
-        for width in (width for width in widths if width > 2):
+        for width in widths:
             for vectors in (2, 1):
                 numbers = {"least_rows": max(rows // 2, 24), "tile": rows, "wanted": wanted, "least_keys": 0}
                 columns = Configuration.of(
@@ -99,9 +99,9 @@ def _of_processor(device: _Device) -> _Listed:
                     exponential="exp2",
                 )  # fmt: skip
                 yield columns, numbers
-    for rows, keys in ((1, 4), (2, 4), (4, 4), (8, 4), (8, 2), (8, 1), (4, 1), (2, 1), (1, 1)):
+    for rows, keys in ((1, 4), (2, 4), (4, 4), (8, 4), (8, 1), (4, 1), (1, 1)):
         numbers = {"most_rows": rows if keys == 4 and rows < 8 else MAX_LENGTH, "tile": rows, "least_keys": 64}
-        for width in widths:
+        for width in widths if rows > 1 or keys > 1 else (*widths, 2, 1):
             yield from device.shared_out(
                 "decode", {**numbers, "wanted": 4 * device.compute_units}, 64, work_group_size=1, lanes=1, tile_q=rows,
                 tile_k=keys, vector_width=width, join="local", exponential="exp2", multiply_add="operator",
@@ -133,16 +133,18 @@ def _few_rows(device: _Device) -> _Listed:
     spelling = "operator" if device.is_large else "mad"  # Mesa's Adreno compiler fuses mad() alone
     most = 8 if device.is_large else 4  # Adreno's compiler moves more out of registers
     for rows, keys, group in (
-        (1, 4, 128), (2, 4, 128), (4, 2, 128), (8, 2, 128), (8, 1, 128), (4, 1, 128), (2, 1, 128), (1, 1, 128),
-        (4, 1, 32), (1, 1, 32), (1, 1, 16),
+        (1, 4, 128), (2, 4, 128), (4, 2, 128), (8, 2, 128), (8, 1, 128), (4, 1, 128), (1, 1, 128), (4, 1, 32),
+        (1, 1, 32), (1, 1, 16),
     ):  # fmt: skip
         if rows > most:
             continue
         numbers = {
             "most_rows": rows if keys > 1 and rows < most else 16, "tile": rows, "wanted": 4 * device.compute_units,
         }  # fmt: skip
-        for width, types in ((8, NARROW), (4, ANY), (2, ANY), (1, ANY)):
-            teams = (16, 32, 8, 4) if width > 2 else (16, 4)
+        readings = [(8, NARROW, (16, 32, 8)), (4, ANY, (16, 32, 8, 4))]  # all heads are whole vectors of eight
+        if group < 128:
+            readings += [(2, ANY, (16,)), (1, ANY, (16,))]
+        for width, types, teams in readings:
             for lanes in teams:
                 yield from device.shared_out(
                     "decode", {**numbers, "types": types, "least_keys": 64}, 64 if group > 32 else 1,
@@ -163,7 +165,7 @@ def _many_rows(device: _Device) -> _Listed:
     for storage, (wide_q, wide_k, rows, keys) in product(storages, shapes):
         tile = wide_q * rows
         numbers = {"least_rows": tile // 2 + 1, "tile": tile, "wanted": device.compute_units, "least_keys": 256}
-        for width in (4, 2, 1):
+        for width in (4, 1) if rows == 1 else (4,):
             yield from device.shared_out(
                 "prefill", numbers, 16, work_group_q=wide_q, work_group_k=wide_k, micro_tile_q=rows, micro_tile_k=keys,
                 vector_width=width, kv_storage=storage, unroll=1,
