@@ -209,6 +209,7 @@ SHAPES = repeated(
     type=Path,
 )
 TOKENS = integer("--tokens", 1, 2**20, "of a model's step: 1 when it writes, more when it reads a prompt (1)")
+DEPTH = integer("--depth", 1, 2**27, "keys in the cache of a preset of attention (4096, or those of the prompt)")
 DATABASE = argument(
     "--db",
     metavar="X",
@@ -231,6 +232,7 @@ BUNDLED = (
     SHAPES,
     TOKENS,
     repeated("--preset", "NAME", "the products of a network; see autotune presets"),
+    DEPTH,
     budget("time for all shapes: 90s, 10m, 1h30m"),
     words("--algorithm", "NAME", "search only these: naive, dot, ..."),
     seed("seed of the proposals; inputs are drawn afresh in every run"),

@@ -214,7 +214,7 @@ def wanted_requests(options: argparse.Namespace) -> tuple[list[Request], list[Re
     problem_type = find_family(options.family).problem_type
     own = read_requests(problem_type, options.shape, [])
     listed = read_requests(problem_type, [], options.shapes, tokens_of(options.tokens, options.shapes))
-    return own, [*listed, *(request for name in options.preset for request in preset(name))]
+    return own, [*listed, *(request for name in options.preset for request in preset(name, options.depth or 0))]
 
 
 def read_requests(

@@ -225,4 +225,4 @@ class FamilyInC:
                 *tested, last = words
                 found = "".join(f"p->{field} == {self.word(word)} ? {values[word]} : " for word in tested)
                 found += str(values[last])
-        return found
+        return f"({found})" if found else ""

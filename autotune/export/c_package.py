@@ -204,7 +204,8 @@ class _Family:
         family = self.c.family
         plan = family.plan(problem, configuration)
         read = names_read(family, configuration.algorithm)
-        place = (configuration, tuple(sorted((n, v) for n, v in plan.template_values if n in read)))
+        values = (*configuration.values, *plan.template_values)
+        place = (configuration.algorithm, *sorted((name, value) for name, value in values if name in read))
         if place not in self._rendered:
             self._rendered[place] = self._pool.add(render(family, configuration, plan))
         return self._rendered[place]

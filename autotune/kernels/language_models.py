@@ -1,8 +1,8 @@
 """The products of language models whose weights are quantised: those of `language_models.toml`, and of GGUF files.
 
 n is the tokens of a step: 1 when a model writes, more when it reads its prompt. The output layer is multiplied with one
-token of a step only. With experts, each token is multiplied with those that it uses. Attention and what is kept in
-floating point, such as the routers of experts, are left out.
+token of a step only. With experts, each token is multiplied with those that it uses. What is kept in floating point,
+such as the routers of experts, is left out. Attention has presets of its own, with a cache in float16.
 
 Sources: the published configurations of the models; which tensor gets which format is llama.cpp's choice without an
 importance matrix (`use_more_bits` and fall-backs in its quantiser), except that what it would store as Q5_0 or Q5_K,
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import ProblemError, UsageError
+from autotune.kernels.attention import AttentionProblem
 from autotune.kernels.gguf_header import GgufHeader, Tensor, read_header
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.qgemm.formats import FORMATS
@@ -47,6 +48,11 @@ class LanguageModel:
     experts: int = 1
     used: int = 1
     """Experts that a token uses."""
+    window: int = 0
+    """Keys that layers with a sliding window see; 0 if there are none."""
+    windowed: int = 0
+    """How many layers have one."""
+    has_sinks: bool = False
     mixes: tuple[str, ...] = MIXES
 
 
@@ -54,6 +60,19 @@ MODELS = tuple(
     LanguageModel(**{**entry, "mixes": tuple(entry.get("mixes", MIXES))})
     for entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["model"]
 )
+
+
+def attention(model: LanguageModel, tokens: int, depth: int = 0) -> Iterator[Request]:
+    """Yield the attention of a step, which ends with `depth` keys in the cache; 0 is 4096, or the prompt alone."""
+    depth = depth or (4096 if tokens == 1 else tokens)
+    for window, layers in ((0, model.layers - model.windowed), (model.window, model.windowed)):
+        problem = AttentionProblem(
+            kv_heads=model.key_heads, group=model.heads // model.key_heads, q_length=tokens,
+            kv_length=max(tokens, depth), head=str(model.head), causality="causal", window=window, kv_type="float16",
+            sinks="sinks" if model.has_sinks else "sinkless",
+        )  # fmt: skip
+        if layers:
+            yield Request(problem=problem, calls=layers, label="attention")
 
 
 def products(model: LanguageModel, mix: str, tokens: int) -> Iterator[Request]:

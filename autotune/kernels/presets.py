@@ -21,7 +21,7 @@ from typing import Any
 
 from autotune.errors import ProblemError, UsageError, did_you_mean
 from autotune.kernels.gemm import GemmProblem
-from autotune.kernels.language_models import MODELS, STEPS, products
+from autotune.kernels.language_models import MODELS, STEPS, attention, products
 from autotune.model.configuration import Value
 from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
@@ -42,21 +42,27 @@ class Preset:
 
     name: str
     meaning: str
-    products: Callable[[], Iterator[Request]]
+    products: Callable[..., Iterator[Request]]
     group: str = ""
     """Name of the model of which this is one of several presets."""
+    has_depth: bool = False
+    """Whether `products` takes the keys in a model's cache."""
 
 
-def preset(name: str) -> list[Request]:
+def preset(name: str, depth: int = 0) -> list[Request]:
     """Return the distinct products of a network with their call counts, in order of first use.
 
-    Raises UsageError when there is no preset of that name.
+    `depth` is how many keys a model's cache has, 0 for the usual number. Raises UsageError when there is no preset of
+    that name, or it has no cache.
     """
     if name not in PRESETS:
         general = ", ".join(entry.name for entry in PRESETS.values() if not entry.group)
         hint = did_you_mean(name, PRESETS) or f"there are {general}, and those of language models: autotune presets"
         raise UsageError(f"there is no preset {name[:80]!r}", hint=hint)
-    return merge(PRESETS[name].products())
+    if depth and not PRESETS[name].has_depth:
+        caches = next(entry.name for entry in PRESETS.values() if entry.has_depth)
+        raise UsageError(f"the preset {name} has no cache of a depth", hint=f"attention has, such as {caches}")
+    return merge(PRESETS[name].products(depth) if depth else PRESETS[name].products())
 
 
 def merge(requests: Iterable[Request]) -> list[Request]:
@@ -129,6 +135,17 @@ PRESETS = {
     entry.name: entry
     for entry in (
         *(Preset(name, network["meaning"], partial(_products, name)) for name, network in _NETWORKS.items()),
+        *(
+            Preset(
+                f"{model.name}-{step}",
+                f"attention of {model.title}, " + (f"reading {tokens} tokens" if tokens > 1 else "writing one token"),
+                partial(attention, model, tokens),
+                group=model.name,
+                has_depth=True,
+            )
+            for model in MODELS
+            for step, tokens in STEPS.items()
+        ),
         *(
             Preset(
                 f"{model.name}-{mix}-{step}",

@@ -15,6 +15,7 @@ TOPICS = (
     "tuning",
     "winners",
     "quantised",
+    "attention",
     "kernels",
     "own",
     "service",

@@ -23,6 +23,7 @@ _FACTS_BY_EXTENSION = {
     "has_arm_integer_dot": "cl_arm_integer_dot_product_int8",
     "has_wave_sizes": "cl_qcom_reqd_sub_group_size",
     "has_register_cap": "cl_nv_compiler_options",
+    "has_sub_group_shuffle": "cl_khr_subgroup_shuffle",
 }
 """Names that constraints may use besides the limits: 1 if the device has the extension, else 0."""
 

@@ -140,6 +140,11 @@ class Problem(ABC):
         return values
 
     @property
+    def as_tuned(self) -> Self:
+        """The problem whose winner serves this one: they differ only in where operands lie. By default this one."""
+        return self
+
+    @property
     def plain(self) -> Self:
         """The same problem without additions, or itself if it has none. Exported C supports only plain problems."""
         return dataclasses.replace(self, **{name: "" for name, _ in self._additions}) if self._additions else self

@@ -1,4 +1,4 @@
-"""Tuned kernels on arrays: `Gemm`, `QGemm`, `Reduce`, `Operation` for any family, and `allocate` for shared memory.
+"""Tuned kernels on arrays: `Gemm`, `QGemm`, `Attention`, `Reduce`, `Operation` for any family, and shared memory.
 
     from autotune.runtime import Gemm, allocate
 
@@ -9,6 +9,8 @@
     c = gemm(a, weights)
     qgemm = QGemm()
     y = qgemm(x, qgemm.prepare(tensor))             # of a GGUF file: x @ dequantised.T
+    attention = Attention()
+    out = attention(q, KeyValues(k=k, v=v), lengths=1000, scores=Scores(causal=True))
 
 `layout` reads the problem from the operands, `choice` picks configurations, `verification` checks them before their
 first use, `engine` builds and runs them, `on_device` is what calls have in common, `prepared` keeps constant operands,
@@ -16,6 +18,7 @@ first use, `engine` builds and runs them, `on_device` is what calls have in comm
 """
 
 from autotune.kernels.qgemm.int4 import from_awq, from_gptq
+from autotune.runtime.attention import Attention, KeyValues, Scores
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
 from autotune.runtime.executor import Statistics, allocate
 from autotune.runtime.gemm import Gemm
@@ -26,15 +29,18 @@ from autotune.runtime.qgemm import PreparedWeights, QGemm
 from autotune.runtime.reduce import Reduce
 
 __all__ = [
+    "Attention",
     "Bound",
     "Crossover",
     "CrossoverPoint",
     "Gemm",
+    "KeyValues",
     "Operation",
     "PreparedMatrix",
     "PreparedWeights",
     "QGemm",
     "Reduce",
+    "Scores",
     "Statistics",
     "allocate",
     "from_awq",

@@ -81,7 +81,7 @@ def packed_operand(plan: Plan, operand: str) -> str:
 def _ranked(
     family: KernelFamily, table: TuningTable, device: Device, problem: Problem, weights: Weights
 ) -> Iterator[Choice]:
-    tuned = table.find(device, problem)
+    tuned = table.find(device, problem.as_tuned)
     if weights is Weights.PACKED_ONCE and tuned.match is not Match.EXACT:
         plain = tuned if problem == problem.plain else table.find(device, problem.plain)
         yield from _best_packed(family, table, device, plain)

@@ -26,6 +26,7 @@ from autotune.export.c_family import FamilyInC
 from autotune.export.c_package import package_files
 from autotune.export.contents import DeviceTable
 from autotune.kernels import find_family
+from autotune.kernels.attention import AttentionProblem
 from autotune.kernels.combination import COMBINE, SECOND_LAUNCH
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.qgemm import QGemmProblem
@@ -306,6 +307,11 @@ def check_choice(library: Library, problem: Problem, match: Match, configuration
     return int(choice.source)
 
 
+ATTENDED: tuple[dict[str, Any], ...] = (
+    {"head": "64", "causality": "causal"}, {"head": "128", "kv_type": "q8_0", "sinks": "sinks", "bias": "mask"},
+)  # fmt: skip
+
+
 def fill(store: Store, device: Device, count: int, numbers: random.Random) -> None:
     """With winners of all algorithms for problems of a few kinds."""
     store.add_device(device)
@@ -325,6 +331,11 @@ def fill(store: Store, device: Device, count: int, numbers: random.Random) -> No
             heads=2 if number % 3 == 2 else 1, operation=("rms_norm", "softmax_row_mask", "rope")[number % 3],
         )  # fmt: skip
         store.record_winner(winner(device, operation, random_configuration(device, operation, numbers)))
+        looked = AttentionProblem(
+            kv_heads=2, group=4, q_length=numbers.choice((1, 8, 100)), kv_length=numbers.choice((100, 1000)),
+            **ATTENDED[number % len(ATTENDED)],
+        )  # fmt: skip
+        store.record_winner(winner(device, looked, random_configuration(device, looked, numbers)))
     for number in range(count):
         m, n, k = (numbers.choice(sizes) for sizes in ((64, 100, 2048), (1, 3, 64), (256, 2048)))
         weights = QGemmProblem(
@@ -342,7 +353,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-FAMILIES = ("gemm", "qgemm", "reduce", "rows")
+FAMILIES = ("attention", "gemm", "qgemm", "reduce", "rows")
 RELATIVE = factories.device("adreno-740")
 
 
@@ -369,6 +380,11 @@ def asked(numbers: random.Random, count: int) -> Iterator[Problem]:
         yield RowsProblem(
             batch=numbers.choice((1, 2, 7, 64, 1000, 5000)), channels=numbers.choice((4, 12, 64, 100, 1000, 4096)),
             operation=operation, heads=numbers.choice((1, 2)) if operation == "rope" else 1,
+        )  # fmt: skip
+        queries, keys, window = numbers.choice((1, 2, 9, 70)), numbers.choice((1, 40, 1000, 5000)), (0, 0, 9)
+        yield AttentionProblem(
+            kv_heads=numbers.choice((1, 8)), group=numbers.choice((1, 4, 7)), q_length=queries, kv_length=keys,
+            batch=batch, window=numbers.choice(window), capacity=keys + gap, **numbers.choice(ATTENDED),
         )  # fmt: skip
         yield QGemmProblem(
             m=m, n=numbers.choice((1, 2, 3, 8, 65)), k=numbers.choice((32, 64, 1024)), experts=batch * batch,
@@ -546,6 +562,9 @@ def made(pocl: Device) -> dict[Problem, Configuration]:
     for text, algorithm in ROW_OPERATIONS:
         operation = RowsProblem.parse(text)
         found[operation] = draw(pocl, operation, algorithm, "", ())
+    for text, algorithm in (("8/2,1,300,64 causal", "decode"), ("4/2,40,70,128 kv=q8_0 sinks mask", "columns")):
+        looked = AttentionProblem.parse(text)
+        found[looked] = draw(pocl, looked, algorithm, "", ())
     return found
 
 
@@ -733,21 +752,36 @@ def test_reductions_are_right(on_pocl: Library, session: Session, text: str) -> 
 )
 def test_row_operations_are_right(on_pocl: Library, session: Session, text: str) -> None:
     """Of measured kinds, at measured sizes and others; operands that an operation does not have are NULL."""
-    problem, family = RowsProblem.parse(text), find_family("rows")
+    check_operands(on_pocl, session, RowsProblem.parse(text))
+
+
+def check_operands(library: Library, session: Session, problem: Problem) -> None:
+    """A call on memory for each operand gives the right results."""
+    family = find_family(problem.family)
     case = family.make_case(problem, 1)
     formula = c_export(family).plan
     has = {buffer.name: buffer.role for buffer in family.plan(problem, family.baseline).buffers}
     memory = {name: to_device(session, case.inputs[name]) for name in has}
     handles = [memory[b.name].int_ptr if b.name in memory else None for b in formula.buffers]
-    status = on_pocl.c.autotune_rows(
-        on_pocl.handle, ctypes.c_void_p(session.queue.int_ptr), ctypes.byref(to_structure(problem)),
+    status = getattr(library.c, f"autotune_{problem.family}")(
+        library.handle, ctypes.c_void_p(session.queue.int_ptr), ctypes.byref(to_structure(problem)),
         *(ctypes.c_double(case.scalars[name]) for name in formula.scalars), *map(ctypes.c_void_p, handles), None,
     )  # fmt: skip
-    assert status == 0, (status, on_pocl.log())
+    assert status == 0, (status, library.log())
     results = {name: np.empty_like(case.inputs[name]) for name, role in has.items() if role is Role.OUTPUT}
     for name, result in results.items():
         session.read(memory[name], result)
     assert case.error_ratio(results) <= 1.0
+
+
+ATTENTIONS = ("8/2,1,300,64 causal", "4/2,9,70,128 kv=q8_0 sinks mask capacity=80", "4/2,5,90,64 causal window=20")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("text", ATTENTIONS)
+def test_attention_is_right(on_pocl: Library, session: Session, text: str) -> None:
+    """As for row operations; the scalars are those of measurements."""
+    check_operands(on_pocl, session, AttentionProblem.parse(text))
 
 
 @pytest.mark.long

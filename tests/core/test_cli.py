@@ -297,7 +297,7 @@ REDUCE = ("run", "--device", "adreno", "--family", "reduce")
         ((*RUN, "--seed", "-1"), "--seed: expected an integer from 0 to 2147483647, got '-1'"),
         ((*RUN, "--algorithm", "magic"), "gemm has no algorithm 'magic' (there are naive"),
         ((*RUN, "--fast"), "unrecognized arguments: --fast"),
-        ((*RUN, "--family", "fft"), "--family: there is no kernel family 'fft' (there are gemm, "),
+        ((*RUN, "--family", "fft"), "--family: there is no kernel family 'fft' (there are attention, "),
         ((*RUN, "--family", "reduce"), "'8,8,8' is not a shape (write BATCH,CHANNELS"),
         ((*RUN, "nt"), "'nt' is not a shape"),
         ((*REDUCE, "--shape", "8,8,median"), "reduce has no 'median'"),

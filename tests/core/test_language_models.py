@@ -42,7 +42,7 @@ def products_of(requests: list[Request]) -> list[tuple[QGemmProblem, int, str]]:
     return [(cast("QGemmProblem", request.problem), request.calls, request.label) for request in requests]
 
 
-@pytest.mark.parametrize("name", [name for name, entry in PRESETS.items() if entry.group])
+@pytest.mark.parametrize("name", [name for name, entry in PRESETS.items() if entry.group and not entry.has_depth])
 def test_presets_multiply_by_every_published_weight(name: str) -> None:
     found = products_of(preset(name))
     weights = sum(calls * problem.m * problem.k * problem.experts for problem, calls, _ in found)
@@ -54,8 +54,26 @@ def test_presets_multiply_by_every_published_weight(name: str) -> None:
 
 
 def test_there_is_a_preset_of_each_model_format_and_step() -> None:
-    assert sum(bool(entry.group) for entry in PRESETS.values()) == 7 * 3 * 3 + 3
+    assert sum(bool(entry.group) for entry in PRESETS.values() if not entry.has_depth) == 7 * 3 * 3 + 3
     assert "phi-4-mini-q4_k_m-prefill-512" in PRESETS and "llama-1b-decode" in PRESETS
+
+
+def test_presets_of_attention_by_depth() -> None:
+    def calls(name: str, depth: int = 0) -> dict[str, int]:
+        return {request.problem.label: request.calls for request in preset(name, depth)}
+
+    assert calls("llama-3.2-1b-decode", 8192) == {"32/8,1,8192,64 causal kv=float16": 16}
+    assert calls("llama-3.2-1b-prefill-128", 1000) == {"32/8,128,1000,64 causal kv=float16": 16}
+    assert calls("qwen3-4b-prefill-512") == {"32/8,512,512,128 causal kv=float16": 36}
+    gemma = calls("gemma-3-1b-decode")
+    assert gemma["4/1,1,4096,256 causal kv=float16"] == 4
+    assert gemma["4/1,1,4096,256 causal kv=float16 window=512"] == 22
+    assert set(calls("gpt-oss-20b-decode").values()) == {12} and all(
+        "sinks" in one for one in calls("gpt-oss-20b-decode")
+    )
+    assert sum(entry.has_depth for entry in PRESETS.values()) == len(MODELS) * len(STEPS)
+    with pytest.raises(UsageError, match="has no cache of a depth"):
+        preset("llama-3.2-1b-q4_0-decode", 100)
 
 
 @pytest.mark.parametrize(("name", "file_bytes"), [("q4_k_m", 807_694_464), ("q8_0", 1_321_082_528)])

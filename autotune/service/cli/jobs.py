@@ -124,6 +124,8 @@ def submitted(client: "Client", options: argparse.Namespace) -> dict[str, Any]:
 
     Raises UsageError when a file cannot be read.
     """
+    if options.depth:
+        raise UsageError("a service takes presets as they are, without --depth", hint="name the shapes instead")
     tokens = tokens_of(options.tokens, options.shapes)
     job = client.submit(
         options.device,
