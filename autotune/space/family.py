@@ -363,6 +363,8 @@ class Case(ABC):
     scalars: Mapping[str, float] = MappingProxyType({})
     draws: Mapping[str, Draw] = MappingProxyType({})
     """For those of the inputs, by buffer name, that consist of nothing but random numbers."""
+    reads: frozenset[str] = frozenset()
+    """Outputs whose contents before a call enter its result."""
     remark: str = ""
     """What a person should know of outputs that are right, such as elements that are never written."""
 

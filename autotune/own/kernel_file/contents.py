@@ -50,6 +50,7 @@ class FileCase(Case):
             elif buffer.role is Role.OUTPUT:
                 inputs[buffer.name] = np.full(buffer.elements, _poison(np.dtype(buffer.dtype), seed))
         self.inputs: Mapping[str, NDArray[Any]] = inputs
+        self.reads = frozenset(name for name in inputs if file.arguments[name].access == "inout")
         self.right: dict[str, NDArray[Any]] = {}
         """What outputs must be, once it is known."""
         self._kept: dict[str, NDArray[np.bool_]] = {}
