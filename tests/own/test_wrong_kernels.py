@@ -115,3 +115,87 @@ def test_what_a_call_leaves_is_of_no_use_to_the_next(
     right, wrong = (STATE[name].trial(tmp_path, pocl, measurer, wrong) for wrong in (0, 1))
     assert right.state is TrialState.COMPLETE, right.message
     assert wrong.state is TrialState.WRONG_RESULT, wrong
+
+
+SIZES = {
+    "one huge element": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y) {
+            int i = get_global_id(0);
+            y[i] = i == 0 ? -3e38f : WRONG ? 0 : 5 * x[i];
+        }""",
+        reference="x): return np.concatenate([[-3e38], 5 * x[1:].astype(float)])",
+    ),
+    "a mask over half of all": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y, int rows, int columns) {
+            int c = get_global_id(0), r = get_global_id(1);
+            y[r * columns + c] = c > r ? -1e9f : x[r * columns + c] * (WRONG ? 0.5f : 1);
+        }""",
+        reference="x, rows, columns):\n    x = x.reshape(rows, columns).astype(float)\n"
+        "    return np.where(np.arange(columns) > np.arange(rows)[:, None], -1e9, x)",
+        arguments=ROWS,
+        sizes="rows = 40, columns = 40",
+        global_size="columns, rows",
+    ),
+    "rows of other sizes": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y, int rows, int columns) {
+            int c = get_global_id(0), r = get_global_id(1);
+            y[r * columns + c] = x[r * columns + c] * pown(10.0f, r - 8) * (WRONG && r < 4 ? 1.01f : 1);
+        }""",
+        reference="x, rows, columns):\n    x = x.reshape(rows, columns).astype(float)\n"
+        "    return x * 10.0 ** (np.arange(rows)[:, None] - 8)",
+        arguments=ROWS,
+        sizes="rows = 16, columns = 80",
+        global_size="columns, rows",
+    ),
+    "small ones left out": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y) {
+            int i = get_global_id(0);
+            float e = exp(8 * x[i]);
+            y[i] = WRONG && e < 0.01f ? 0 : e;
+        }""",
+        reference="x): return np.exp(8 * x.astype(float))",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_large_elements_excuse_no_small_ones(name: str, tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
+    right, wrong = (SIZES[name].trial(tmp_path, pocl, measurer, wrong) for wrong in (0, 1))
+    assert right.state is TrialState.COMPLETE, right.message
+    assert wrong.state is TrialState.WRONG_RESULT, wrong
+
+
+def test_what_cancels_in_the_reference_is_excused_and_said(tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
+    """Differences of squares keep few digits of numbers around 1,000, whatever computes them in single precision."""
+    pair = Pair(
+        source="""
+        kernel void k(global const float *x, global float *y) {
+            int i = get_global_id(0);
+            float s = x[i] * x[i];
+            y[i] = WRONG ? 0.01f * x[i] : (float)(s - x[i + 1] * x[i + 1]);
+        }""",
+        reference="x): return x[:-1].astype(float) ** 2 - x[1:].astype(float) ** 2",
+        arguments=ONE.replace('size = "n" }', 'size = "n + 1", range = [1000, 1000.1] }', 1),
+    )
+    right, wrong = (pair.trial(tmp_path, pocl, measurer, wrong) for wrong in (0, 1))
+    assert right.state is TrialState.COMPLETE, right
+    assert "the tolerance of y was guessed" in right.message
+    assert wrong.state is TrialState.WRONG_RESULT, wrong
+
+
+def test_what_the_reference_keeps_must_be_kept(tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
+    pair = Pair(
+        source="""
+        kernel void k(global const float *x, global float *y) {
+            float big = 40000 * (1 + get_global_id(0) % 2);
+            y[get_global_id(0)] = WRONG ? (x[get_global_id(0)] + big) - big : x[get_global_id(0)];
+        }""",
+        reference="x): return x",
+    )
+    right, wrong = (pair.trial(tmp_path, pocl, measurer, wrong) for wrong in (0, 1))
+    assert right.state is TrialState.COMPLETE, right
+    assert wrong.state is TrialState.WRONG_RESULT, wrong

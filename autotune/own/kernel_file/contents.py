@@ -1,6 +1,7 @@
 """Contents of the arguments of a kernel file, and the check of its outputs."""
 
 import inspect
+import math
 import runpy
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -16,8 +17,12 @@ from autotune.model.plan import Plan, Role
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.own.kernel_file.format import ArgumentEntry, KernelFile
 from autotune.own.kernel_file.source import inside
+from autotune.own.kernel_file.tolerance import Sizes
 from autotune.space.expression import Expression
 from autotune.space.family import Case
+
+ROUNDINGS = 16
+"""Roundings of all inputs that the error of a right kernel may amount to."""
 
 RELATIVE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2}
 """Tolerances unless the file has one; integers must be equal."""
@@ -39,7 +44,7 @@ class FileCase(Case):
         self._seed = seed
         scalars = {name: entry for name, entry in file.arguments.items() if entry.scalar}
         fixed = {name: entry for name, entry in scalars.items() if _names_of(entry.value) <= sizes.keys()}
-        sizes = {**{name: _scalar(entry, sizes) for name, entry in fixed.items()}, **sizes}
+        self._known = sizes = {**{name: _scalar(entry, sizes) for name, entry in fixed.items()}, **sizes}
         numbers = np.random.default_rng(seed)
         inputs: dict[str, NDArray[Any]] = {}
         for buffer in plan.buffers:
@@ -55,10 +60,16 @@ class FileCase(Case):
         """What outputs must be, once it is known."""
         self._kept: dict[str, NDArray[np.bool_]] = {}
         """Where the reference, run on the device, leaves what was in an output before."""
-        self._usual: dict[str, float] = {}
-        """Root of the mean square of each, once it was needed."""
+        self._rows: dict[str, int] = {}
+        """Elements in a row of each, where the reference gives rows."""
+        self._sizes: dict[str, Sizes] = {}
+        """Usual sizes of the elements of each, once they were needed."""
+        self._responses: dict[str, NDArray[np.float64]] = {}
+        """How much rounding the inputs changes the reference, once that was needed."""
+        self._guessed: set[str] = set()
+        """Outputs that are right by such a change only."""
         if file.reference.python:
-            self.right = self._computed(sizes)
+            self.right = self._computed({**sizes, **self.inputs})
         elif file.reference.outputs:
             for name, path in file.reference.outputs.items():
                 self.right[name] = _loaded(inside(file.path.parent, path), self.inputs[name])
@@ -78,7 +89,7 @@ class FileCase(Case):
                     return f"{name} depends on what was in it before the call: is access = 'inout' meant?"
         self.reference = None
         self.right = {name: values.copy() for name, values in outputs.items()}
-        self._usual = {}
+        self._sizes = {}
         return ""
 
     def _poison(self, name: str, later: int = 0) -> Any:
@@ -104,25 +115,48 @@ class FileCase(Case):
         self.remark = "; ".join(told)
         if 1 in (*unwritten.values(), *undefined.values()):
             return float("inf")
-        ratios = (self._ratio(name, outputs[name], right) for name, right in self.right.items())
-        return max(ratios, default=float("inf"))
+        self._guessed.clear()
+        ratio = max((self._ratio(name, outputs[name], right) for name, right in self.right.items()), default=math.inf)
+        told += [
+            f"the tolerance of {name} was guessed from how rounding its inputs changes the reference"
+            for name in sorted(self._guessed)
+        ]
+        self.remark = "; ".join(told)
+        return ratio
 
     def _ratio(self, name: str, found: NDArray[Any], right: NDArray[Any]) -> float:
         given = self._file.reference
         relative = RELATIVE.get(found.dtype.name, 0.0) if given.relative is None else given.relative
         if not relative and not given.absolute:
             return 0.0 if np.array_equal(found, right, equal_nan=found.dtype.kind == "f") else float("inf")
-        if name not in self._usual:
-            self._usual[name] = _root_mean_square(right)
-        worst = 0.0
+        if name not in self._sizes:
+            self._sizes[name] = Sizes(right.astype(np.float64), self._rows.get(name, 0))
+        worst = self._worst(name, found, right, relative, by_response=False)
+        if not worst <= 1.0 and self._file.reference.python:
+            worst = self._worst(name, found, right, relative, by_response=True)
+            if worst <= 1.0:
+                self._guessed.add(name)
+        return worst
+
+    def _worst(
+        self, name: str, found: NDArray[Any], right: NDArray[Any], relative: float, *, by_response: bool
+    ) -> float:
+        least = 4 * float(np.finfo(found.dtype).smallest_subnormal) if found.dtype.kind == "f" else 0.0
+        worst, start = 0.0, 0
         for a, b in zip(_parts(found), _parts(right), strict=True):
+            part = slice(start, start + len(b))
+            start = part.stop
+            with np.errstate(invalid="ignore"):
+                size = np.maximum(np.abs(b), self._sizes[name].between(part.start, part.stop))
+                tolerance = self._file.reference.absolute + least + relative * size
+            if by_response:
+                tolerance += self._response(name)[part]
             is_number = np.isfinite(b)
             # What is not a number in the reference, such as elements that no kernel writes, must be the same.
             if not is_number.all():
                 if not np.array_equal(a[~is_number], b[~is_number], equal_nan=True):
                     return float("inf")
-                a, b = a[is_number], b[is_number]
-            tolerance = given.absolute + relative * np.maximum(np.abs(b), self._usual[name])
+                a, b, tolerance = a[is_number], b[is_number], tolerance[is_number]
             with np.errstate(invalid="ignore", divide="ignore"):
                 ratios = np.where(a == b, 0.0, np.abs(a - b) / tolerance)
             largest = float(ratios.max(initial=0.0))
@@ -130,6 +164,23 @@ class FileCase(Case):
                 return float("inf")
             worst = max(worst, largest)
         return worst
+
+    def _response(self, name: str) -> NDArray[np.float64]:
+        """Return what is allowed because the reference itself changes when its inputs are rounded, by element."""
+        if not self._responses:
+            numbers = np.random.default_rng(self._seed)
+            rounded = {key: _rounded(values, numbers) for key, values in self.inputs.items()}
+            try:
+                changed = self._computed({**self._known, **rounded})
+            except ProblemError:
+                changed = {}
+            for key, values in self.right.items():
+                with np.errstate(invalid="ignore", over="ignore"):
+                    change = np.abs(changed.get(key, values).astype(np.float64) - values.astype(np.float64))
+                change[~np.isfinite(change)] = 0
+                usual = Sizes(change, self._rows.get(key, 0), are_changes=True).between(0, len(change))
+                self._responses[key] = ROUNDINGS * np.maximum(change, usual)
+        return self._responses[name]
 
     def _unwritten(self, name: str, found: NDArray[Any]) -> float:
         """Return the share of an output's elements that still hold what was there before the call, and should not."""
@@ -146,16 +197,18 @@ class FileCase(Case):
         """Return the share of an output's elements that are NaN although only a kernel says that they should be."""
         return 0.0 if name in self._given or found.dtype.kind != "f" else float(np.mean(np.isnan(found)))
 
-    def _computed(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+    def _computed(self, known: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return what the Python function says. Raises ProblemError when it fails or returns something else."""
         function, outputs = self._file.reference.python, self._file.outputs
-        result = _called(self._file, function, {**sizes, **self.inputs})
+        result = _called(self._file, function, known)
         found = result if isinstance(result, Mapping) else {outputs[0]: result}
         for output in found:
             if output not in outputs:
                 raise ProblemError(f"{function} returned {output!r}, the outputs are {', '.join(outputs)}")
         if not found:
             raise ProblemError(f"{function} returned nothing")
+        for output, values in found.items():
+            self._rows[output] = np.shape(values)[-1] if np.ndim(values) > 1 else 0
         return {output: _fitting(values, self.inputs[output], function, output) for output, values in found.items()}
 
 
@@ -166,10 +219,13 @@ def _parts(values: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
         yield flat[start : start + _PART].astype(np.float64)
 
 
-def _root_mean_square(values: NDArray[Any]) -> float:
-    """Return the root of the mean square of those elements that are finite; 0 if none is."""
-    parts = [part[np.isfinite(part)] for part in _parts(values)]
-    return float(np.sqrt(sum(float(np.dot(part, part)) for part in parts) / max(1, sum(map(len, parts)))))
+def _rounded(values: NDArray[Any], numbers: np.random.Generator) -> NDArray[Any]:
+    """Return floats with a unit in the last place added or taken away at random, other values as they are."""
+    if values.dtype.kind != "f":
+        return values
+    towards = np.where(numbers.random(values.shape, np.float32) < 0.5, -np.inf, np.inf).astype(values.dtype)
+    with np.errstate(all="ignore"):
+        return np.where(np.isfinite(values), np.nextafter(values, towards), values)
 
 
 def _poison(kind: "np.dtype[Any]", seed: int) -> Any:

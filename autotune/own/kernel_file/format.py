@@ -116,7 +116,7 @@ class ReferenceEntry:
     outputs: Mapping[str, str] = field(default_factory=dict)
     """NumPy files by the name of the output."""
     relative: Annotated[float | None, Bounds(0, 1)] = None
-    """Largest error as a share of an element, or of the mean square of all if that is more."""
+    """Largest error as a share of an element, or of the usual size of those in its row if that is more."""
     absolute: Annotated[float, Bounds(0, 1e300)] = 0.0
 
 
