@@ -21,7 +21,7 @@ from autotune.kernels import find_family
 from autotune.kernels.render import render
 from autotune.measure.operands import NO_CONTENTS, Loaded, Operands, Workplace, canary, same_bits, with_canary
 from autotune.measure.probe import Probe
-from autotune.measure.series import RELIES, is_timed_with, misleading
+from autotune.measure.series import LONG_INPUTS_NS, RELIES, SAY_RANGE, is_timed_with, misleading
 from autotune.measure.series import Refused as _Refused
 from autotune.measure.timing import Stopwatch
 from autotune.model.configuration import Configuration
@@ -217,6 +217,7 @@ class _Runner:
 
     def run(self, job: Job, expect: Callable[[Loaded], None], *, is_new: bool) -> Measurement:
         """Measure; `expect` is called with the inputs of each check before it. What `is_new` is probed."""
+        family = find_family(job.problem.family)
         is_large = job.problem.flops > LARGE_FLOPS or self._operands.fitting(self._plan) < 2
         seeds: Sequence[int] = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
         if job.probe and is_new and self._small_probe.has_parts(self._counted(job)[1]):
@@ -230,14 +231,29 @@ class _Runner:
             self._place.prepare_outputs(self._load(job, seeds[-1]))
             return self._time(job, 0.0)
         error_ratio = self._verify(job, seeds, job.verifications or len(seeds), expect)
+        if job.verifications or self._operands.fitting(self._plan) >= len(family.regimes) + len(seeds):
+            self._verify_regimes(job, family.regimes, expect)
         loaded = self._load(job, min(seeds))  # of large ones, what is there
         expect(loaded)
         return self._time(job, error_ratio, loaded)
 
-    def _load(self, job: Job, seed: int) -> Loaded:
+    def _verify_regimes(self, job: Job, regimes: Sequence[str], expect: Callable[[Loaded], None]) -> None:
+        """Compare results on inputs of other kinds, as long as they do not take long. Raises _Refused."""
+        limit_ns = LONG_INPUTS_NS if job.verifications else LONG_INPUTS_NS / 4
+        for regime in regimes:
+            if self._inputs_ns > limit_ns:
+                break
+            loaded = self._load(job, job.seed, regime)
+            with suppress(LaunchError):  # what the default cannot run is not asked of others
+                expect(loaded)
+            if loaded.case.counts and not loaded.case.reference:
+                self._judged(loaded, self._run_once(loaded), f"inputs: {regime}; {SAY_RANGE}")
+            del loaded
+
+    def _load(self, job: Job, seed: int, regime: str = "") -> Loaded:
         self._place.memory = {}  # so that the memory of the last inputs can be reused
         began = time.perf_counter_ns()
-        loaded = self._operands.case(job.problem, seed, self._plan)
+        loaded = self._operands.case(job.problem, seed, self._plan, regime)
         self._inputs_ns += time.perf_counter_ns() - began
         self._place.use(loaded)
         return loaded
@@ -369,13 +385,13 @@ class _Runner:
     def _time(self, job: Job, error_ratio: float, loaded: Loaded | None = None) -> Measurement:
         """Time calls; on what is `loaded`, their results must still be right at the end. Raises _Refused."""
         kernels, launches = self._counted(job)
+        if len(launches) < len(self._plan.launches):  # constant operands are prepared once, untimed
+            self._port.run(self._bind(self._built.kernels, self._plan.launches), has_events=False)
         if loaded:
             # Scratch is left as a call on other inputs left it: what a kernel keeps there is of no use to it now.
             self._place.prepare_outputs(
                 loaded, NO_CONTENTS if loaded.case.reads else misleading(loaded.host, self._first)
             )
-        if len(launches) < len(self._plan.launches):  # constant operands are prepared once, untimed
-            self._port.run(self._bind(self._built.kernels, self._plan.launches), has_events=False)
         with tracing.span("time"):
             timing = self._stopwatch.time(self._bind(kernels, launches), launches, job)
         self._check_zeroed()  # also after many calls in a row

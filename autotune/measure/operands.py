@@ -43,19 +43,19 @@ class Operands:
 
     KEPT_BYTES = 2**28
     """Limit of the cases that are kept, and of free memory; what exceeds it is released."""
-    KEPT_CASES = 4
+    KEPT_CASES = 12
 
     def __init__(self, port: Port, beside: "Operands | None" = None) -> None:
         """Inputs that `beside` keeps are copied to other buffers instead of being drawn again."""
         self._port = port
         self._beside = beside
-        self._loaded: OrderedDict[tuple[Problem, int, tuple[Buffer, ...]], Loaded] = OrderedDict()
+        self._loaded: OrderedDict[tuple[Problem, int, str, tuple[Buffer, ...]], Loaded] = OrderedDict()
         self._free: defaultdict[object, list[tuple[Buffer, Memory]]] = defaultdict(list)
         self._free_bytes = 0
 
-    def case(self, problem: Problem, seed: int, plan: Plan) -> Loaded:
-        """Return the inputs for a seed, on the device. Raises LaunchError."""
-        key = (problem, seed, _given(plan))
+    def case(self, problem: Problem, seed: int, plan: Plan, regime: str = "") -> Loaded:
+        """Return the inputs for a seed, or those of one of the family's regimes, on the device. Raises LaunchError."""
+        key = (problem, seed, regime, _given(plan))
         if key in self._loaded:
             self._loaded.move_to_end(key)
             return self._loaded[key]
@@ -63,7 +63,9 @@ class Operands:
             self._loaded.popitem(last=False)  # freed before the next one is allocated
         known = self._beside._loaded.get(key) if self._beside else None
         with tracing.span("draw inputs"):
-            case = known.case if known else find_family(problem.family).make_case(problem, seed)
+            family = find_family(problem.family)
+            drawn = family.make_case_of(regime, problem, seed) if regime else None
+            case = known.case if known else drawn or family.make_case(problem, seed)
         loaded = self._loaded[key] = self.load(case, plan)
         return loaded
 

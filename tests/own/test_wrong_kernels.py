@@ -1,7 +1,7 @@
 """Kernels that are fast because they are wrong: each wrong form is refused, and the right form is not."""
 
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -199,3 +199,173 @@ def test_what_the_reference_keeps_must_be_kept(tmp_path: Path, pocl: Device, mea
     right, wrong = (pair.trial(tmp_path, pocl, measurer, wrong) for wrong in (0, 1))
     assert right.state is TrialState.COMPLETE, right
     assert wrong.state is TrialState.WRONG_RESULT, wrong
+
+
+ROW = (
+    'x = { buffer = "float32", size = "rows * columns" }\ny = { buffer = "float32", size = "rows", access = "out" }\n'
+    'columns = { scalar = "int32", value = "columns" }'
+)
+MAXIMUM = """
+kernel void k(global const float *x, global float *y, int columns) {
+    float m = START;
+    for (int c = 0; c < columns; c++) {
+        float v = x[get_global_id(0) * columns + c];
+        m = UPDATE;
+    }
+    y[get_global_id(0)] = m;
+}"""
+
+
+def each_row(source: str, reference: str) -> Pair:
+    return Pair(source=source, reference=reference, arguments=ROW, sizes="rows = 30, columns = 40", global_size="rows")
+
+
+REGIMES = {
+    "low bits of bytes": Pair(
+        source="""
+        kernel void k(global const char *x, global int *y) {
+            int v = x[get_global_id(0)];
+            y[get_global_id(0)] = 7 * (WRONG ? (v << 27) >> 27 : v);
+        }""",
+        reference="x): return 7 * x.astype(np.int32)",
+        arguments=ONE.replace("float32", "int8", 1).replace("float32", "int32"),
+    ),
+    "low bits of unsigned bytes": Pair(
+        source="""
+        kernel void k(global const uchar *x, global int *y) {
+            y[get_global_id(0)] = x[get_global_id(0)] & (WRONG ? 15 : 255);
+        }""",
+        reference="x): return x.astype(np.int32)",
+        arguments=ONE.replace("float32", "uint8", 1).replace("float32", "int32"),
+    ),
+    "a product in 16 bits": Pair(
+        source="""
+        kernel void k(global const int *x, global int *y) {
+            int v = x[get_global_id(0)];
+            y[get_global_id(0)] = WRONG ? (short)(3 * v) : 3 * v;
+        }""",
+        reference="x): return 3 * x.astype(int)",
+        arguments=ONE.replace("float32", "int32"),
+    ),
+    "a maximum from 0": each_row(
+        MAXIMUM.replace("START", "WRONG ? 0 : -INFINITY").replace("UPDATE", "fmax(m, v)"),
+        "x, rows): return x.reshape(rows, -1).max(axis=1)",
+    ),
+    "a minimum from 0": each_row(
+        MAXIMUM.replace("START", "WRONG ? 0 : INFINITY").replace("UPDATE", "fmin(m, v)"),
+        "x, rows): return x.reshape(rows, -1).min(axis=1)",
+    ),
+    "a maximum that drops NaN": each_row(
+        MAXIMUM.replace("START", "-INFINITY").replace("UPDATE", "WRONG ? fmax(m, v) : (isnan(m) || v <= m ? m : v)"),
+        "x, rows): return x.reshape(rows, -1).max(axis=1)",
+    ),
+    "a mean of squares less the square of the mean": each_row(
+        """
+        kernel void k(global const float *x, global float *y, int columns) {
+            float s = 0, q = 0, mean = 0;
+            x += get_global_id(0) * columns;
+            if (!WRONG)
+                for (int c = 0; c < columns; c++) mean += x[c] / columns;
+            for (int c = 0; c < columns; c++) {
+                s += x[c] - mean;
+                q += (x[c] - mean) * (x[c] - mean);
+            }
+            s /= columns;
+            y[get_global_id(0)] = q / columns - s * s;
+        }""",
+        "x, rows): return x.reshape(rows, -1).astype(float).var(axis=1)",
+    ),
+    "exponentials that overflow": each_row(
+        """
+        kernel void k(global const float *x, global float *y, int columns) {
+            float m = 0, s = 0;
+            x += get_global_id(0) * columns;
+            if (!WRONG)
+                for (int c = 0; c < columns; c++) m = fmax(m, x[c]);
+            for (int c = 0; c < columns; c++) s += exp(x[c] - m);
+            y[get_global_id(0)] = m + log(s);
+        }""",
+        "x, rows): return np.logaddexp.reduce(x.reshape(rows, -1).astype(float), axis=1)",
+    ),
+    "a series that holds near 0": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y) {
+            float v = x[get_global_id(0)], q = v * v;
+            y[get_global_id(0)] = WRONG ? v * (1 - q / 6 * (1 - q / 20 * (1 - q / 42 * (1 - q / 72)))) : sin(v);
+        }""",
+        reference="x): return np.sin(x.astype(float))",
+    ),
+    "denormal numbers as 0": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y) {
+            float v = x[get_global_id(0)];
+            y[get_global_id(0)] = WRONG && fabs(v) < FLT_MIN ? 0 : v;
+        }""",
+        reference="x): return x",
+    ),
+    "the first of equal numbers": each_row(
+        """
+        kernel void k(global const float *x, global float *y, int columns) {
+            int best = 0;
+            x += get_global_id(0) * columns;
+            for (int c = 0; c < columns; c++)
+                if (WRONG ? x[c] >= x[best] : x[c] > x[best]) best = c;
+            y[get_global_id(0)] = best;
+        }""",
+        "x, rows): return x.reshape(rows, -1).argmax(axis=1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_inputs_of_other_kinds_are_compared_too(name: str, tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
+    right, wrong = (REGIMES[name].trial(tmp_path, pocl, measurer, wrong) for wrong in (0, 1))
+    assert right.state is TrialState.COMPLETE, right.message
+    assert wrong.state is TrialState.WRONG_RESULT, wrong
+    assert "inputs: " in wrong.message
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("low bits of bytes", 'size = "n" }', 'size = "n", range = [-9, 9] }'),
+        ("denormal numbers as 0", 'size = "n" }', 'size = "n", special = false }'),
+        ("exponentials that overflow", 'columns" }', 'columns", range = [-9, 9] }'),
+    ],
+)
+def test_a_file_says_what_does_not_occur(
+    name: str, before: str, after: str, tmp_path: Path, pocl: Device, measurer: Measurer
+) -> None:
+    pair = REGIMES[name]
+    pair = replace(pair, arguments=pair.arguments.replace(before, after, 1))
+    for wrong in (0, 1):
+        trial = pair.trial(tmp_path, pocl, measurer, wrong)
+        assert trial.state is TrialState.COMPLETE, trial.message
+
+
+LIMITED = {
+    "the reference overflows": ("exp(9 * x[i])", "np.exp(9 * x.astype(float))"),
+    "the reference is no number": ("sqrt(1 - x[i] * x[i])", "np.sqrt(1 - x.astype(float) ** 2)"),
+    "the reference fails": ("x[i]", "x if abs(x).max() <= 1 else 1 / 0"),
+    "the default is a series that holds near 0": ("1 + x[i] * x[i] * 1e-6f", "np.cosh(1e-3 * x.astype(float)) ** 2"),
+    "the default drops NaN": ("fmax(x[i], -2.0f)", "np.maximum(x, np.float32(-2))"),
+    "the default has fewer digits for large numbers": (
+        "(x[i] + 1) * (x[i] + 1) - x[i] * x[i]",
+        "2 * x.astype(float) + 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_what_is_not_defined_or_not_for_the_default_is_not_asked(
+    name: str, tmp_path: Path, pocl: Device, measurer: Measurer
+) -> None:
+    kernel, reference = LIMITED[name]
+    pair = Pair(
+        source="kernel void k(global const float *x, global float *y) {\n"
+        f"    int i = get_global_id(0);\n    y[i] = WRONG == 2 ? 0 : {kernel};\n}}",
+        reference=f"x): return {reference}",
+    )
+    for wrong in (0, 1):
+        trial = pair.trial(tmp_path, pocl, measurer, wrong)
+        assert trial.state is TrialState.COMPLETE, trial.message

@@ -1,10 +1,7 @@
 """Contents of the arguments of a kernel file, and the check of its outputs."""
 
-import inspect
 import math
-import runpy
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,8 @@ from autotune.model.configuration import Configuration
 from autotune.model.plan import Plan, Role
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.own.kernel_file.format import ArgumentEntry, KernelFile
+from autotune.own.kernel_file.function import called
+from autotune.own.kernel_file.regimes import NOT_FINITE, draw, usual_range
 from autotune.own.kernel_file.source import inside
 from autotune.own.kernel_file.tolerance import Sizes
 from autotune.space.expression import Expression
@@ -36,10 +35,19 @@ class FileCase(Case):
     """Random or given inputs, and the comparison with the reference."""
 
     def __init__(
-        self, file: KernelFile, plan: Plan, sizes: Mapping[str, int], seed: int, reference: Configuration | None
+        self,
+        file: KernelFile,
+        plan: Plan,
+        sizes: Mapping[str, int],
+        seed: int,
+        reference: Configuration | None,
+        regime: str = "",
     ) -> None:
-        """`reference` is the configuration whose outputs on the device are right, if the file names nothing else."""
-        self._file = file
+        """`reference` is the configuration whose outputs on the device are right, if the file names nothing else.
+
+        Of a `regime`, it is the default, which must be right there if others are to be.
+        """
+        self._file, self._regime = file, regime
         self.reference = reference
         self._seed = seed
         scalars = {name: entry for name, entry in file.arguments.items() if entry.scalar}
@@ -51,7 +59,12 @@ class FileCase(Case):
             entry = file.arguments[buffer.name]
             if buffer.role is Role.INPUT or entry.access == "inout":
                 known = {**sizes, **inputs, "numbers": numbers}
-                inputs[buffer.name] = _contents(entry, file, known, numbers, buffer.elements, buffer.name)
+                is_drawn = regime and is_random(entry)
+                inputs[buffer.name] = (
+                    draw(regime, entry.special, numbers, buffer.elements, np.dtype(entry.element))
+                    if is_drawn
+                    else _contents(entry, file, known, numbers, buffer.elements, buffer.name)
+                )
             elif buffer.role is Role.OUTPUT:
                 inputs[buffer.name] = np.full(buffer.elements, _poison(np.dtype(buffer.dtype), seed))
         self.inputs: Mapping[str, NDArray[Any]] = inputs
@@ -68,7 +81,10 @@ class FileCase(Case):
         """How much rounding the inputs changes the reference, once that was needed."""
         self._guessed: set[str] = set()
         """Outputs that are right by such a change only."""
-        if file.reference.python:
+        if regime:
+            self.counts = self._is_defined()
+            self.reference = reference if self.counts else None
+        elif file.reference.python:
             self.right = self._computed({**sizes, **self.inputs})
         elif file.reference.outputs:
             for name, path in file.reference.outputs.items():
@@ -81,6 +97,9 @@ class FileCase(Case):
         return {name: np.full_like(self.inputs[name], self._poison(name, 1)) for name in written}
 
     def expect(self, outputs: Mapping[str, NDArray[Any]], again: Mapping[str, NDArray[Any]]) -> str:
+        if self._regime:
+            self.counts, self.reference = self.error_ratio(outputs) <= 1.0, None
+            return ""
         for name, values in outputs.items():
             if self._file.arguments[name].access == "out":
                 kept = (values == self._poison(name)) & (again[name] == self._poison(name, 1))
@@ -91,6 +110,17 @@ class FileCase(Case):
         self.right = {name: values.copy() for name, values in outputs.items()}
         self._sizes = {}
         return ""
+
+    def _is_defined(self) -> bool:
+        """Compute what is right; return whether it is something that the outputs can hold, and finite unless inputs are
+        not."""
+        try:
+            with np.errstate(all="ignore"):
+                self.right = self._computed({**self._known, **self.inputs})
+        except ProblemError:
+            return False
+        is_finite = self._regime != NOT_FINITE
+        return all(_is_held(values, self.inputs[name].dtype, is_finite) for name, values in self.right.items())
 
     def _poison(self, name: str, later: int = 0) -> Any:
         return _poison(self.inputs[name].dtype, self._seed + later)
@@ -171,7 +201,8 @@ class FileCase(Case):
             numbers = np.random.default_rng(self._seed)
             rounded = {key: _rounded(values, numbers) for key, values in self.inputs.items()}
             try:
-                changed = self._computed({**self._known, **rounded})
+                with np.errstate(all="ignore"):
+                    changed = self._computed({**self._known, **rounded})
             except ProblemError:
                 changed = {}
             for key, values in self.right.items():
@@ -200,7 +231,7 @@ class FileCase(Case):
     def _computed(self, known: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return what the Python function says. Raises ProblemError when it fails or returns something else."""
         function, outputs = self._file.reference.python, self._file.outputs
-        result = _called(self._file, function, known)
+        result = called(self._file, function, known)
         found = result if isinstance(result, Mapping) else {outputs[0]: result}
         for output in found:
             if output not in outputs:
@@ -210,6 +241,22 @@ class FileCase(Case):
         for output, values in found.items():
             self._rows[output] = np.shape(values)[-1] if np.ndim(values) > 1 else 0
         return {output: _fitting(values, self.inputs[output], function, output) for output, values in found.items()}
+
+
+def is_random(entry: ArgumentEntry) -> bool:
+    """Return whether an argument has random numbers of which the file does not say how large they are."""
+    return entry.fill in ("uniform", "normal") and not entry.range and not entry.scalar and entry.access != "scratch"
+
+
+def _is_held(values: NDArray[Any], kind: "np.dtype[Any]", is_finite: bool) -> bool:
+    """Return whether a type holds these results, all of them as finite numbers if that is asked."""
+    if kind.kind == "f":
+        with np.errstate(all="ignore"):
+            overflows = np.isfinite(values) & ~np.isfinite(values.astype(kind))
+        return not overflows.any() and (not is_finite or bool(np.isfinite(values).all()))
+    limits = np.iinfo(kind)
+    with np.errstate(all="ignore"):
+        return bool(np.all((values >= limits.min) & (values <= limits.max)))
 
 
 def _parts(values: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
@@ -253,47 +300,6 @@ def _fitting(values: Any, like: NDArray[Any], source: str, name: str) -> NDArray
     return array.reshape(-1)
 
 
-def _called(file: KernelFile, function: str, known: Mapping[str, Any]) -> Any:
-    """Return what a function returns for those of the known values that it takes. Raises ProblemError if it fails."""
-    path, _, name = function.rpartition(":")
-    found = _function(inside(file.path.parent, path), name)
-    accepted = inspect.signature(found).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
-    for key, parameter in accepted.items():
-        if parameter.default is parameter.empty and parameter.kind not in _VARIADIC and key not in known:
-            raise ProblemError(f"{path}: {name} asks for {key}, which is none of {', '.join(known)}")
-    given = {key: value for key, value in known.items() if takes_all or key in accepted}
-    try:
-        return found(**{k: value.copy() if isinstance(value, np.ndarray) else value for k, value in given.items()})
-    except (Exception, SystemExit) as error:  # code of others may raise anything
-        raise ProblemError(f"{path}: {name} failed: {type(error).__name__}: {error}") from error
-
-
-_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-_loading: list[Path] = []
-"""Python files that are being loaded."""
-
-
-def is_loading_reference() -> bool:
-    """Return whether the file of a reference is being loaded, which must not tune anything."""
-    return bool(_loading)
-
-
-@cache
-def _function(path: Path, name: str) -> Callable[..., Any]:
-    _loading.append(path)
-    try:
-        found = runpy.run_path(str(path))[name]
-    except KeyError as error:
-        raise ProblemError(f"{path} defines no function {name}") from error
-    except (Exception, SystemExit) as error:  # code of others may raise anything
-        raise ProblemError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
-    finally:
-        _loading.pop()
-    function: Callable[..., Any] = found
-    return function
-
-
 def _loaded(path: Path, like: NDArray[Any]) -> NDArray[Any]:
     try:
         values = np.load(path, allow_pickle=False)
@@ -317,14 +323,14 @@ def _contents(
     if entry.fill == "file":
         return _loaded(inside(file.path.parent, entry.file), like)
     if entry.fill == "python":
-        return _fitting(_called(file, entry.python, known), like, entry.python, name).astype(kind)
+        return _fitting(called(file, entry.python, known), like, entry.python, name).astype(kind)
     if entry.fill in ("zeros", "ones"):
         return np.full(elements, int(entry.fill == "ones"), kind)
     if entry.fill == "ramp":
         return np.arange(elements).astype(kind)
     if entry.fill == "normal":
         return numbers.standard_normal(elements).astype(kind)
-    low, high = (_bound(bound, known) for bound in entry.range) if entry.range else _usual_range(kind)
+    low, high = (_bound(bound, known) for bound in entry.range) if entry.range else usual_range(kind)
     if not low <= high:
         raise ProblemError(f"{name}: the range from {low:g} to {high:g} is empty")
     if kind.kind == "f":
@@ -334,10 +340,6 @@ def _contents(
         hint = f"whole numbers have both limits: range = [{limits.min}, {limits.max}] at most"
         raise ProblemError(f"{name}: the range from {low:g} to {high:g} exceeds {entry.element}", hint=hint)
     return numbers.integers(int(low), int(high), elements, kind, endpoint=True)
-
-
-def _usual_range(kind: "np.dtype[Any]") -> tuple[float, float]:
-    return (-1.0, 1.0) if kind.kind == "f" else (0.0, 15.0) if kind.kind == "u" else (-8.0, 8.0)
 
 
 def _bound(bound: str | float, known: Mapping[str, Any]) -> float:
