@@ -329,7 +329,7 @@ class _Runner:
         with tracing.span("prepare memory"):
             self._place.prepare_outputs(loaded, others)
             self._place.poison_scratch()
-            call = self._bind(self._built.kernels, self._plan.launches, loaded.case.scalars)
+            call = self._bind(self._built.kernels, loaded.case.launches(self._plan), loaded.case.scalars)
         with tracing.span("run once"):
             self._port.run(call, has_events=False)
         with tracing.span("read back"):
@@ -370,11 +370,13 @@ class _Runner:
             if not ratio <= 1.0:
                 message = f"after many calls in a row, the error is {ratio:.3g} times the tolerance: {RELIES}"
                 raise _Refused(TrialState.WRONG_RESULT, message)
+        if overrun := self._place.overrun_scratch():
+            raise _Refused(TrialState.WRONG_RESULT, f"the kernel wrote past the end of {overrun}")
         if not self._operands.are_intact(loaded):
             self._operands.reload(loaded)  # an earlier kernel may have been the cause
             self._port.run(call, has_events=False)
             if not self._operands.are_intact(loaded):
-                raise _Refused(TrialState.WRONG_RESULT, "the kernel writes into its inputs")
+                raise _Refused(TrialState.WRONG_RESULT, "the kernel writes into its inputs or behind them")
 
     def _counted(self, job: Job) -> tuple[list[Kernel], list[Launch]]:
         """Return the kernels and launches to be timed: all but those that only prepare a constant operand."""

@@ -20,7 +20,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits, Fault
 from autotune.model.draw import Draw
 from autotune.model.machine import UNKNOWN, Machine
-from autotune.model.plan import Plan
+from autotune.model.plan import Launch, Plan
 from autotune.model.problem import Problem
 from autotune.paths import data_folder
 from autotune.space.expression import Expression
@@ -378,6 +378,10 @@ class Case(ABC):
     """Outputs whose contents before a call enter its result."""
     remark: str = ""
     """What a person should know of outputs that are right, such as elements that are never written."""
+
+    def launches(self, plan: Plan) -> Sequence[Launch]:
+        """Return a plan's launches, with the numbers that belong to these inputs."""
+        return plan.launches
 
     def other_contents(self) -> Mapping[str, "NDArray[Any]"]:
         """Return other contents for outputs that a call must write completely, on which no result may depend."""

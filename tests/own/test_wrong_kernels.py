@@ -369,3 +369,56 @@ def test_what_is_not_defined_or_not_for_the_default_is_not_asked(
     for wrong in (0, 1):
         trial = pair.trial(tmp_path, pocl, measurer, wrong)
         assert trial.state is TrialState.COMPLETE, trial.message
+
+
+STRAY = {
+    "behind an output": "y[n + 1500] = 1;",
+    "behind scratch": "kept[n + 300] = 1;",
+    "behind an input": "((global float *)x)[n + 300] = 1;",
+}
+
+
+@pytest.mark.parametrize("name", STRAY)
+def test_what_is_written_behind_a_buffer_is_found(name: str, tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
+    pair = Pair(
+        source="""
+        kernel void k(global const float *x, global float *kept, global float *y, int n) {
+            int i = get_global_id(0);
+            kept[i] = 2 * x[i];
+            y[i] = kept[i];
+            if (WRONG && i == n - 1) { STRAY }
+        }""".replace("STRAY", STRAY[name]),
+        reference=TWICE,
+        arguments=ONE.replace("\n", '\nkept = { buffer = "float32", size = "n", access = "scratch" }\n')
+        + '\nn = { scalar = "int32", value = "n" }',
+    )
+    right, wrong = (pair.trial(tmp_path, pocl, measurer, wrong) for wrong in (0, 1))
+    assert right.state is TrialState.COMPLETE, right.message
+    assert wrong.state is TrialState.WRONG_RESULT, wrong
+
+
+SCALED = Pair(
+    source="""
+    kernel void k(global const float *x, global float *y, float alpha, float beta) {
+        int i = get_global_id(0);
+        y[i] = WRONG ? x[i] : alpha * x[i] + (beta != 0 ? beta * y[i] : 0);
+    }""",
+    reference="x, y, alpha, beta): return alpha * x + beta * y",
+    arguments=ONE.replace('"out"', '"inout"')
+    + '\nalpha = { scalar = "float32", value = 1 }\nbeta = { scalar = "float32", value = 0 }',
+)
+
+
+def test_numbers_that_the_reference_takes_are_used(tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
+    right, wrong = (SCALED.trial(tmp_path, pocl, measurer, wrong) for wrong in (0, 1))
+    assert right.state is TrialState.COMPLETE, right.message
+    assert wrong.state is TrialState.WRONG_RESULT, wrong
+    assert "other values of numbers" in wrong.message
+
+
+def test_numbers_that_the_default_does_not_use_are_not_asked_for(
+    tmp_path: Path, pocl: Device, measurer: Measurer
+) -> None:
+    fixed = replace(SCALED, source=SCALED.source.replace("WRONG ? x[i]", "WRONG < 2 ? x[i]"))
+    for wrong in (0, 1):
+        assert fixed.trial(tmp_path, pocl, measurer, wrong).state is TrialState.COMPLETE

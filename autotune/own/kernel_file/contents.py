@@ -1,7 +1,8 @@
 """Contents of the arguments of a kernel file, and the check of its outputs."""
 
+import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ from numpy.typing import NDArray
 
 from autotune.errors import ProblemError
 from autotune.model.configuration import Configuration
-from autotune.model.plan import Plan, Role
+from autotune.model.plan import Launch, Plan, Role, Scalar
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.own.kernel_file.format import ArgumentEntry, KernelFile
-from autotune.own.kernel_file.function import called
-from autotune.own.kernel_file.regimes import NOT_FINITE, draw, usual_range
+from autotune.own.kernel_file.function import called, parameters
+from autotune.own.kernel_file.regimes import NOT_FINITE, OTHER_NUMBERS, REGIMES, draw, usual_range
 from autotune.own.kernel_file.source import inside
 from autotune.own.kernel_file.tolerance import Sizes
 from autotune.space.expression import Expression
@@ -52,14 +53,17 @@ class FileCase(Case):
         self._seed = seed
         scalars = {name: entry for name, entry in file.arguments.items() if entry.scalar}
         fixed = {name: entry for name, entry in scalars.items() if _names_of(entry.value) <= sizes.keys()}
-        self._known = sizes = {**{name: _scalar(entry, sizes) for name, entry in fixed.items()}, **sizes}
+        sizes = {**{name: _scalar(entry, sizes) for name, entry in fixed.items()}, **sizes}
+        self._changed = _other_numbers(file) if regime == OTHER_NUMBERS else {}
+        """Numbers that are passed in place of those of the file."""
+        self._known: dict[str, Any] = {**sizes, **self._changed}
         numbers = np.random.default_rng(seed)
         inputs: dict[str, NDArray[Any]] = {}
         for buffer in plan.buffers:
             entry = file.arguments[buffer.name]
             if buffer.role is Role.INPUT or entry.access == "inout":
-                known = {**sizes, **inputs, "numbers": numbers}
-                is_drawn = regime and is_random(entry)
+                known = {**self._known, **inputs, "numbers": numbers}
+                is_drawn = regime and _is_random(entry)
                 inputs[buffer.name] = (
                     draw(regime, entry.special, numbers, buffer.elements, np.dtype(entry.element))
                     if is_drawn
@@ -85,12 +89,32 @@ class FileCase(Case):
             self.counts = self._is_defined()
             self.reference = reference if self.counts else None
         elif file.reference.python:
-            self.right = self._computed({**sizes, **self.inputs})
+            self.right = self._computed({**self._known, **self.inputs})
         elif file.reference.outputs:
             for name, path in file.reference.outputs.items():
                 self.right[name] = _loaded(inside(file.path.parent, path), self.inputs[name])
         self._given = dict(self.right)
-        """What no kernel has computed, in which an infinity is not one that was left."""
+        """What no kernel computed, in which an infinity is not one that was left."""
+
+    def launches(self, plan: Plan) -> Sequence[Launch]:
+        return [self._passing(launch) for launch in plan.launches] if self._changed else plan.launches
+
+    def _passing(self, launch: Launch) -> Launch:
+        """Return a launch with the changed numbers."""
+        entries = [*self._file.all_launches, *filter(None, [self._file.reference_launch])]
+        names = next(
+            names
+            for names in map(self._file.names_of, entries)
+            if len(names) == len(launch.arguments)
+            and all(a == name for a, name in zip(launch.arguments, names, strict=True) if isinstance(a, str))
+        )
+        changed = [
+            dataclasses.replace(argument, value=self._changed[name])
+            if isinstance(argument, Scalar) and name in self._changed
+            else argument
+            for argument, name in zip(launch.arguments, names, strict=True)
+        ]
+        return dataclasses.replace(launch, arguments=tuple(changed))
 
     def other_contents(self) -> Mapping[str, NDArray[Any]]:
         written = (name for name in self.inputs if self._file.arguments[name].access == "out")
@@ -243,9 +267,26 @@ class FileCase(Case):
         return {output: _fitting(values, self.inputs[output], function, output) for output, values in found.items()}
 
 
-def is_random(entry: ArgumentEntry) -> bool:
+def regimes_of(file: KernelFile) -> tuple[str, ...]:
+    """Return the regimes of inputs for a file's kernels, none unless a function says what is right."""
+    if not file.reference.python:
+        return ()
+    has_random = any(map(_is_random, file.arguments.values()))
+    return (*(REGIMES if has_random else ()), *((OTHER_NUMBERS,) if _other_numbers(file) else ()))
+
+
+def _is_random(entry: ArgumentEntry) -> bool:
     """Return whether an argument has random numbers of which the file does not say how large they are."""
     return entry.fill in ("uniform", "normal") and not entry.range and not entry.scalar and entry.access != "scratch"
+
+
+def _other_numbers(file: KernelFile) -> dict[str, float]:
+    """Return changed values of those numbers that the file gives and the reference takes."""
+    taken = parameters(file, file.reference.python)
+    numbers = {name: entry.value for name, entry in file.arguments.items() if name in taken and "float" in entry.scalar}
+    return {
+        name: float(np.float16(0.75 * value + 0.5)) for name, value in numbers.items() if isinstance(value, int | float)
+    }
 
 
 def _is_held(values: NDArray[Any], kind: "np.dtype[Any]", is_finite: bool) -> bool:

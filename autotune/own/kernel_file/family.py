@@ -221,11 +221,9 @@ class FileFamily(KernelFamily):
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
-        from autotune.own.kernel_file.contents import is_random  # loads NumPy
-        from autotune.own.kernel_file.regimes import REGIMES
+        from autotune.own.kernel_file.contents import regimes_of  # loads NumPy
 
-        drawn = [entry for entry in self.file.arguments.values() if is_random(entry)]
-        return tuple(REGIMES) if drawn and self.file.reference.python else ()
+        return regimes_of(self.file)
 
     def _check_use(self, source: str) -> None:
         """Raise UsageError for a parameter that neither the source nor any formula uses: probably a misspelling."""

@@ -14,6 +14,12 @@ from autotune.own.kernel_file.format import KernelFile
 from autotune.own.kernel_file.source import inside
 
 
+def parameters(file: KernelFile, function: str) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function by name. Raises ProblemError where there is no such function."""
+    path, _, name = function.rpartition(":")
+    return inspect.signature(_function(inside(file.path.parent, path), name)).parameters
+
+
 def called(file: KernelFile, function: str, known: Mapping[str, Any]) -> Any:
     """Return what a function returns for those of the known values that it takes. Raises ProblemError if it fails."""
     path, _, name = function.rpartition(":")

@@ -91,6 +91,8 @@ REGIMES: Mapping[str, Draw] = {
     "denormal numbers": _denormal,
     NOT_FINITE: _special,
 }
+OTHER_NUMBERS = "other values of numbers that are arguments"
+"""The inputs are the usual ones; numbers that the file gives and the reference takes are changed."""
 SPECIAL = frozenset({"denormal numbers", NOT_FINITE})
 """Those that `special = false` leaves out."""
 
@@ -99,5 +101,5 @@ def draw(
     regime: str, is_special: bool, numbers: np.random.Generator, count: int, kind: "np.dtype[Any]"
 ) -> NDArray[Any]:
     """Return random contents of an argument; it has no special ones unless `is_special`."""
-    chosen = _usual if regime in SPECIAL and not is_special else REGIMES[regime]
+    chosen = _usual if regime in SPECIAL and not is_special else REGIMES.get(regime, _usual)
     return chosen(numbers, count, kind)
