@@ -248,6 +248,8 @@ class _Runner:
                 expect(loaded)
             if loaded.case.counts and not loaded.case.reference:
                 self._judged(loaded, self._run_once(loaded), f"inputs: {regime}; {SAY_RANGE}")
+            elif loaded.case.remark and job.configuration == find_family(job.problem.family).baseline:
+                self.remark = "; ".join(filter(None, [self.remark, loaded.case.remark]))
             del loaded
 
     def _load(self, job: Job, seed: int, regime: str = "") -> Loaded:

@@ -371,6 +371,15 @@ def test_what_is_not_defined_or_not_for_the_default_is_not_asked(
         assert trial.state is TrialState.COMPLETE, trial.message
 
 
+def test_a_default_that_is_wrong_on_other_inputs_says_so(tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
+    pair = REGIMES["low bits of bytes"]
+    pair = replace(pair, source=pair.source.replace("WRONG ?", "WRONG < 2 ?"))
+    default, other = (pair.trial(tmp_path, pocl, measurer, wrong) for wrong in (0, 1))
+    assert default.state is other.state is TrialState.COMPLETE
+    assert "the default is wrong on inputs of another kind, numbers of a large range" in default.message
+    assert not other.message
+
+
 STRAY = {
     "behind an output": "y[n + 1500] = 1;",
     "behind scratch": "kept[n + 300] = 1;",
