@@ -303,6 +303,22 @@ REGIMES = {
         }""",
         reference="x): return x",
     ),
+    "halves rounded up": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y) {
+            float v = x[get_global_id(0)];
+            y[get_global_id(0)] = WRONG ? floor(v + 0.5f) : rint(v);
+        }""",
+        reference="x): return np.rint(x)",
+    ),
+    "the sign of 0": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y) {
+            float v = x[get_global_id(0)];
+            y[get_global_id(0)] = WRONG && v == 0 ? 1 : sign(v);
+        }""",
+        reference="x): return np.sign(x)",
+    ),
     "the first of equal numbers": each_row(
         """
         kernel void k(global const float *x, global float *y, int columns) {

@@ -17,12 +17,9 @@ from autotune.own.kernel_file.format import ArgumentEntry, KernelFile
 from autotune.own.kernel_file.function import called, parameters
 from autotune.own.kernel_file.regimes import NOT_FINITE, OTHER_NUMBERS, REGIMES, SPECIAL, draw, usual_range
 from autotune.own.kernel_file.source import inside
-from autotune.own.kernel_file.tolerance import Sizes
+from autotune.own.kernel_file.tolerance import MOST_OF_SIZE, ROUNDINGS, Sizes, rounded
 from autotune.space.expression import Expression
 from autotune.space.family import Case
-
-ROUNDINGS = 16
-"""Roundings of all inputs that the error of a right kernel may amount to."""
 
 RELATIVE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2}
 """Tolerances unless the file has one; integers must be equal."""
@@ -206,7 +203,7 @@ class FileCase(Case):
                 size = np.maximum(np.abs(b), self._sizes[name].between(part.start, part.stop))
                 tolerance = self._file.reference.absolute + least + relative * size
             if by_response:
-                tolerance += self._response(name)[part]
+                tolerance += np.minimum(self._response(name)[part], MOST_OF_SIZE * size)
             is_number = np.isfinite(b)
             # What is not a number in the reference, such as elements that no kernel writes, must be the same.
             if not is_number.all():
@@ -225,10 +222,10 @@ class FileCase(Case):
         """Return what is allowed because the reference itself changes when its inputs are rounded, by element."""
         if not self._responses:
             numbers = np.random.default_rng(self._seed)
-            rounded = {key: _rounded(values, numbers) for key, values in self.inputs.items()}
+            inputs = {key: rounded(values, numbers) for key, values in self.inputs.items()}
             try:
                 with np.errstate(all="ignore"):
-                    changed = self._computed({**self._known, **rounded})
+                    changed = self._computed({**self._known, **inputs})
             except ProblemError:
                 changed = {}
             for key, values in self.right.items():
@@ -307,15 +304,6 @@ def _parts(values: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
     flat = values.reshape(-1)
     for start in range(0, len(flat), _PART):
         yield flat[start : start + _PART].astype(np.float64)
-
-
-def _rounded(values: NDArray[Any], numbers: np.random.Generator) -> NDArray[Any]:
-    """Return floats with a unit in the last place added or taken away at random, other values as they are."""
-    if values.dtype.kind != "f":
-        return values
-    towards = np.where(numbers.random(values.shape, np.float32) < 0.5, -np.inf, np.inf).astype(values.dtype)
-    with np.errstate(all="ignore"):
-        return np.where(np.isfinite(values), np.nextafter(values, towards), values)
 
 
 def _poison(kind: "np.dtype[Any]", seed: int) -> Any:

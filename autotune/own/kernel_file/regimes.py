@@ -64,6 +64,8 @@ def _around(mean: int) -> Draw:
 
 
 def _ties(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+    if kind.kind == "f":  # halves, which are rounded to even numbers
+        return (numbers.integers(-3, 4, count) / 2).astype(kind)
     return numbers.integers(0 if kind.kind == "u" else -1, 2, count).astype(kind)
 
 

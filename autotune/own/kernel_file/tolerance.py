@@ -5,8 +5,15 @@ size must be robust: a mask of -1e9 among scores of 1 excuses nothing. Where it 
 the result shows, the reference is asked how much rounding the inputs changes it.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
+
+ROUNDINGS = 16
+"""Roundings of all inputs that the error of a right kernel may amount to."""
+MOST_OF_SIZE = 0.1
+"""Most of an element's usual size that they may: where a reference jumps, such as a sign, they would excuse all."""
 
 LEAST_BLOCK = 64
 """Least elements whose usual size is one number: a row, or several short ones."""
@@ -62,3 +69,12 @@ def _usual_sizes(sizes: NDArray[np.float64]) -> NDArray[np.float64]:
     means = np.square(kept / quartiles[:, None]).sum(axis=1) / np.maximum(np.count_nonzero(kept, axis=1), 1)
     found: NDArray[np.float64] = np.sqrt(means) * quartiles
     return np.where(counts > 0, found, 0.0)
+
+
+def rounded(values: NDArray[Any], numbers: np.random.Generator) -> NDArray[Any]:
+    """Return floats with a unit in the last place added or taken away at random, other values as they are."""
+    if values.dtype.kind != "f":
+        return values
+    towards = np.where(numbers.random(values.shape, np.float32) < 0.5, -np.inf, np.inf).astype(values.dtype)
+    with np.errstate(all="ignore"):
+        return np.where(np.isfinite(values) & (values != 0), np.nextafter(values, towards), values)
