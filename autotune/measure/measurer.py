@@ -239,7 +239,7 @@ class _Runner:
 
     def _verify_regimes(self, job: Job, regimes: Sequence[str], expect: Callable[[Loaded], None]) -> None:
         """Compare results on inputs of other kinds, as long as they do not take long. Raises _Refused."""
-        limit_ns = LONG_INPUTS_NS if job.verifications else LONG_INPUTS_NS / 4
+        limit_ns = LONG_INPUTS_NS if job.verifications else LONG_INPUTS_NS / 8
         for regime in regimes:
             if self._inputs_ns > limit_ns:
                 break

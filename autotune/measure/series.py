@@ -14,8 +14,8 @@ from autotune.model.plan import Plan
 from autotune.model.trial import TrialState
 
 LONG_INPUTS_NS = 4e9
-"""Inputs of further kinds are not drawn once inputs and their comparison have taken so long; a quarter of it in trials
-of a search."""
+"""Inputs of further kinds are not drawn once inputs and their comparison have taken so long; an eighth of it in
+trials of a search, whose finals make up for it."""
 SAY_RANGE = "`range` or `special = false` of an argument says what does not occur"
 RELIES = "does a call rely on what an earlier one left in an output or in scratch?"
 
