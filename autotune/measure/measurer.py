@@ -21,6 +21,8 @@ from autotune.kernels import find_family
 from autotune.kernels.render import render
 from autotune.measure.operands import NO_CONTENTS, Loaded, Operands, Workplace, canary, same_bits, with_canary
 from autotune.measure.probe import Probe
+from autotune.measure.series import LONG_INPUTS_NS, RELIES, SAY_RANGE, is_timed_with, misleading
+from autotune.measure.series import Refused as _Refused
 from autotune.measure.timing import Stopwatch
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Buffer, Launch, Plan, Role
@@ -40,14 +42,6 @@ zero or not depending on the seed: drawing inputs and computing the reference ta
 
 WORTH_REFUSING_NS = 50e6
 """A call shorter than this is not refused for being slow: running it in full costs little."""
-
-
-class _Refused(Exception):
-    """Ends a trial in a state other than complete."""
-
-    def __init__(self, state: TrialState, message: str) -> None:
-        super().__init__(message)
-        self.state = state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,12 +183,8 @@ class Measurer:
         start = time.perf_counter_ns()
         with tracing.span("build"):
             kernels = self._kernels(job, plan, source)
-        built = _Built(
-            plan=plan,
-            kernels=kernels,
-            facts=self._port.facts(kernels, plan),
-            build_ns=time.perf_counter_ns() - start,
-        )
+        build_ns = time.perf_counter_ns() - start
+        built = _Built(plan=plan, kernels=kernels, facts=self._port.facts(kernels, plan), build_ns=build_ns)
         self._built[key] = built
         if len(self._built) > self.KEPT_PROGRAMS:
             self._built.popitem(last=False)
@@ -245,30 +235,52 @@ class _Runner:
         self._outputs = {b.name: b for b in built.plan.buffers if b.role is Role.OUTPUT}
         self._zeroed = [b for b in built.plan.buffers if b.is_zeroed]
         self._inputs_ns = 0
+        self._first: Mapping[str, NDArray[Any]] = NO_CONTENTS
+        """What was right on the first inputs, to which the results of a timed series are compared."""
         self.remark = ""
         place.zero()
 
     def run(self, job: Job, expect: Callable[[Loaded], None], *, is_new: bool) -> Measurement:
         """Measure; `expect` is called with the inputs of each check before it. What `is_new` is probed."""
-        error_ratio = 0.0
+        family = find_family(job.problem.family)
         is_large = job.problem.flops > LARGE_FLOPS or self._operands.fitting(self._plan) < 2
-        seeds = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
+        seeds: Sequence[int] = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
         if job.probe and is_new and self._small_probe.has_parts(self._counted(job)[1]):
             with tracing.span("probe"):
                 self._probe(job, seeds[0])
         if job.verifications:
             fresh = FRESH_INPUTS_OF_LARGE if is_large else FRESH_INPUTS
-            error_ratio = self._verify(job, range(fresh * job.seed, fresh * (job.seed + 1)), job.verifications, expect)
-        elif job.verify:
-            error_ratio = self._verify(job, seeds, len(seeds), expect)
-        else:
+            seeds = range(fresh * job.seed, fresh * (job.seed + 1))
+            seeds = seeds[::-1] if is_large else seeds
+        elif not job.verify:
             self._place.prepare_outputs(self._load(job, seeds[-1]))
-        return self._time(job, error_ratio)
+            return self._time(job, 0.0)
+        error_ratio = self._verify(job, seeds, job.verifications or len(seeds), expect)
+        if job.verifications or self._operands.fitting(self._plan) >= len(family.regimes) + len(seeds):
+            self._verify_regimes(job, family.regimes, expect)
+        loaded = self._load(job, min(seeds))  # of large ones, what is there
+        expect(loaded)
+        return self._time(job, error_ratio, loaded)
 
-    def _load(self, job: Job, seed: int) -> Loaded:
+    def _verify_regimes(self, job: Job, regimes: Sequence[str], expect: Callable[[Loaded], None]) -> None:
+        """Compare results on inputs of other kinds, as long as they do not take long. Raises _Refused."""
+        limit_ns = LONG_INPUTS_NS if job.verifications else LONG_INPUTS_NS / 8
+        for regime in regimes:
+            if self._inputs_ns > limit_ns:
+                break
+            loaded = self._load(job, job.seed, regime)
+            with suppress(LaunchError):  # what the default cannot run is not asked of others
+                expect(loaded)
+            if loaded.case.counts and not loaded.case.reference:
+                self._judged(loaded, self._run_once(loaded), f"inputs: {regime}; {SAY_RANGE}")
+            elif loaded.case.remark and job.configuration == find_family(job.problem.family).baseline:
+                self.remark = "; ".join(filter(None, [self.remark, loaded.case.remark]))
+            del loaded
+
+    def _load(self, job: Job, seed: int, regime: str = "") -> Loaded:
         self._place.memory = {}  # so that the memory of the last inputs can be reused
         began = time.perf_counter_ns()
-        loaded = self._operands.case(job.problem, seed, self._plan)
+        loaded = self._operands.case(job.problem, seed, self._plan, regime)
         self._inputs_ns += time.perf_counter_ns() - began
         self._place.use(loaded)
         return loaded
@@ -306,6 +318,8 @@ class _Runner:
                 if not (judged and all(same_bits(judged[name], values) for name, values in outputs.items())):
                     ratio, judged = self._judged(loaded, outputs, f"run {run + 1} of {runs}, inputs of seed {seed}")
                     largest = max(largest, ratio)
+            if seed == min(seeds):
+                self._first = judged
             self.remark = loaded.case.remark
             del loaded  # frees it before the next inputs are loaded
         return largest
@@ -315,8 +329,8 @@ class _Runner:
     ) -> tuple[float, dict[str, NDArray[Any]]]:
         """Return error over tolerance, and the outputs it belongs to.
 
-        When the result is wrong and the inputs have changed, an earlier kernel may be the cause: they are written again
-        and the call is repeated. Raises _Refused for a wrong result, and when the kernel writes into its inputs.
+        When it is wrong and the inputs have changed, an earlier kernel may be the cause: they are written again and the
+        call is repeated. Raises _Refused for a wrong result, and when the kernel writes into its inputs.
         """
         ratio = self._error_ratio(loaded.case, outputs)
         if not ratio <= 1.0 and not self._operands.are_intact(loaded):
@@ -342,7 +356,7 @@ class _Runner:
         with tracing.span("prepare memory"):
             self._place.prepare_outputs(loaded, others)
             self._place.poison_scratch()
-            call = self._bind(self._built.kernels, self._plan.launches, loaded.case.scalars)
+            call = self._bind(self._built.kernels, loaded.case.launches(self._plan), loaded.case.scalars)
         with tracing.span("run once"):
             self._port.run(call, has_events=False)
         with tracing.span("read back"):
@@ -367,20 +381,51 @@ class _Runner:
     ) -> Call:
         return self._port.bind(kernels, launches, self._place.memory, scalars)
 
+    def _check_series(self, loaded: Loaded, call: Call) -> None:
+        """Compare the results that timed calls left. Raises _Refused when they are wrong, or the inputs changed.
+
+        Where a call reads what is in its outputs, the contents are restored and the result of one more call counts.
+        """
+        if not is_timed_with(self._plan, loaded.case.scalars):
+            return
+        if loaded.case.reads:
+            self._place.prepare_outputs(loaded)
+            self._port.run(call, has_events=False)
+        outputs = {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
+        if not all(same_bits(self._first[name], values) for name, values in outputs.items()):
+            ratio = self._error_ratio(loaded.case, outputs)
+            if not ratio <= 1.0:
+                message = f"after many calls in a row, the error is {ratio:.3g} times the tolerance: {RELIES}"
+                raise _Refused(TrialState.WRONG_RESULT, message)
+        if overrun := self._place.overrun_scratch():
+            raise _Refused(TrialState.WRONG_RESULT, f"the kernel wrote past the end of {overrun}")
+        if not self._operands.are_intact(loaded):
+            self._operands.reload(loaded)  # an earlier kernel may have been the cause
+            self._port.run(call, has_events=False)
+            if not self._operands.are_intact(loaded):
+                raise _Refused(TrialState.WRONG_RESULT, "the kernel writes into its inputs or behind them")
+
     def _counted(self, job: Job) -> tuple[list[Kernel], list[Launch]]:
         """Return the kernels and launches to be timed: all but those that only prepare a constant operand."""
         both = zip(self._built.kernels, self._plan.launches, strict=True)
         counted = [item for item in both if not job.problem.is_constant(item[1].prepares)]
         return [kernel for kernel, _ in counted], [launch for _, launch in counted]
 
-    def _time(self, job: Job, error_ratio: float) -> Measurement:
+    def _time(self, job: Job, error_ratio: float, loaded: Loaded | None = None) -> Measurement:
+        """Time calls; on what is `loaded`, their results must still be right at the end. Raises _Refused."""
         kernels, launches = self._counted(job)
         if len(launches) < len(self._plan.launches):  # constant operands are prepared once, untimed
             self._port.run(self._bind(self._built.kernels, self._plan.launches), has_events=False)
-        stopwatch = self._stopwatch
+        if loaded:
+            # Scratch is left as a call on other inputs left it: what a kernel keeps there is of no use to it now.
+            self._place.prepare_outputs(
+                loaded, NO_CONTENTS if loaded.case.reads else misleading(loaded.host, self._first)
+            )
         with tracing.span("time"):
-            timing = stopwatch.time(self._bind(kernels, launches), launches, job)
+            timing = self._stopwatch.time(self._bind(kernels, launches), launches, job)
         self._check_zeroed()  # also after many calls in a row
+        if loaded:
+            self._check_series(loaded, self._bind(kernels, launches, loaded.case.scalars))
         with tracing.span("sensors"):
             reading = self._port.read_sensors()
         return Measurement(
@@ -389,7 +434,7 @@ class _Runner:
             calls_per_sample=timing.samples[0].calls,
             timer=timing.timer,
             prepare_ns=timing.prepare_ns,
-            launch_overhead_ns=stopwatch.overhead_ns(timing, len(launches)),
+            launch_overhead_ns=self._stopwatch.overhead_ns(timing, len(launches)),
             build_ns=self._built.build_ns,
             inputs_ns=self._inputs_ns,
             error_ratio=error_ratio,

@@ -24,8 +24,8 @@ from autotune.model.problem import Problem
 from autotune.space.family import Case
 
 NO_CONTENTS: Mapping[str, NDArray[Any]] = MappingProxyType({})
-CANARY_ELEMENTS = 256
-"""Elements behind every output, and behind every buffer that must stay zero, that no kernel may write."""
+CANARY_ELEMENTS = 2048
+"""Elements behind every buffer that no kernel may write."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Loaded:
 
     case: Case
     host: dict[str, NDArray[Any]]
-    """The same contents on the host, with a canary behind each output."""
+    """The same contents on the host, with a canary behind each."""
     memory: dict[str, Memory]
 
 
@@ -43,19 +43,19 @@ class Operands:
 
     KEPT_BYTES = 2**28
     """Limit of the cases that are kept, and of free memory; what exceeds it is released."""
-    KEPT_CASES = 4
+    KEPT_CASES = 12
 
     def __init__(self, port: Port, beside: "Operands | None" = None) -> None:
         """Inputs that `beside` keeps are copied to other buffers instead of being drawn again."""
         self._port = port
         self._beside = beside
-        self._loaded: OrderedDict[tuple[Problem, int, tuple[Buffer, ...]], Loaded] = OrderedDict()
+        self._loaded: OrderedDict[tuple[Problem, int, str, tuple[Buffer, ...]], Loaded] = OrderedDict()
         self._free: defaultdict[object, list[tuple[Buffer, Memory]]] = defaultdict(list)
         self._free_bytes = 0
 
-    def case(self, problem: Problem, seed: int, plan: Plan) -> Loaded:
-        """Return the inputs for a seed, on the device. Raises LaunchError."""
-        key = (problem, seed, _given(plan))
+    def case(self, problem: Problem, seed: int, plan: Plan, regime: str = "") -> Loaded:
+        """Return the inputs for a seed, or those of one of the family's regimes, on the device. Raises LaunchError."""
+        key = (problem, seed, regime, _given(plan))
         if key in self._loaded:
             self._loaded.move_to_end(key)
             return self._loaded[key]
@@ -63,7 +63,9 @@ class Operands:
             self._loaded.popitem(last=False)  # freed before the next one is allocated
         known = self._beside._loaded.get(key) if self._beside else None
         with tracing.span("draw inputs"):
-            case = known.case if known else find_family(problem.family).make_case(problem, seed)
+            family = find_family(problem.family)
+            drawn = family.make_case_of(regime, problem, seed) if regime else None
+            case = known.case if known else drawn or family.make_case(problem, seed)
         loaded = self._loaded[key] = self.load(case, plan)
         return loaded
 
@@ -180,6 +182,16 @@ class Workplace:
             if buffer.role is Role.SCRATCH and not buffer.is_zeroed:
                 self._port.fill(self._own[buffer.name], _poison(buffer.dtype, self._poisonings))
 
+    def overrun_scratch(self) -> str:
+        """Return the name of a scratch buffer behind which something was written since it was poisoned, or nothing."""
+        for buffer in self._plan.buffers:
+            if buffer.role is Role.SCRATCH and not buffer.is_zeroed and self._poisonings:
+                found = np.empty(with_canary(buffer).elements, NUMPY_TYPES[buffer.dtype])
+                self._port.read(self._own[buffer.name], found)
+                if (found[buffer.elements :] != _poison(buffer.dtype, self._poisonings)).any():
+                    return buffer.name
+        return ""
+
     def zero(self) -> None:
         """Write zeros where the plan needs them before the first call, with a canary behind."""
         for buffer in self._plan.buffers:
@@ -189,11 +201,11 @@ class Workplace:
 
 
 def with_canary(buffer: Buffer) -> Buffer:
-    """Return the buffer enlarged by a canary if it is an output or must stay zero, otherwise unchanged.
+    """Return the buffer enlarged by a canary.
 
     Images have none: no kernel can write outside one.
     """
-    if buffer.image_width or (buffer.role is not Role.OUTPUT and not buffer.is_zeroed):
+    if buffer.image_width:
         return buffer
     return Buffer(name=buffer.name, role=buffer.role, dtype=buffer.dtype, elements=buffer.elements + CANARY_ELEMENTS)
 
@@ -204,7 +216,7 @@ def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def canary(dtype: str) -> NDArray[Any]:
-    """Return the pattern behind an output, of shape (CANARY_ELEMENTS,)."""
+    """Return the pattern behind a buffer, of shape (CANARY_ELEMENTS,)."""
     pattern = np.arange(CANARY_ELEMENTS, dtype=np.int64) % 100 + 17
     return pattern.astype(NUMPY_TYPES[dtype])
 

@@ -12,8 +12,8 @@ from autotune.errors import UsageError
 from autotune.kernels import FILES, families_of_files, find_family
 from autotune.model.events import Outcome
 from autotune.model.trial import Request
-from autotune.own.kernel_file.contents import is_loading_reference
 from autotune.own.kernel_file.family import FileFamily
+from autotune.own.kernel_file.function import is_loading_reference
 from autotune.own.kernel_file.source import read_text, with_includes
 from autotune.paths import user_cache_folder
 from autotune.search import Budget, builders_for

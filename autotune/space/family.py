@@ -20,7 +20,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits, Fault
 from autotune.model.draw import Draw
 from autotune.model.machine import UNKNOWN, Machine
-from autotune.model.plan import Plan
+from autotune.model.plan import Launch, Plan
 from autotune.model.problem import Problem
 from autotune.paths import data_folder
 from autotune.space.expression import Expression
@@ -221,6 +221,15 @@ class KernelFamily(ABC):
     def make_case(self, problem: Problem, seed: int) -> "Case":
         """Return random inputs drawn with `seed`, and the check of the outputs."""
 
+    @property
+    def regimes(self) -> tuple[str, ...]:
+        """Further kinds of inputs on which results are compared, as words."""
+        return ()
+
+    def make_case_of(self, regime: str, problem: Problem, seed: int) -> "Case":
+        """Return inputs of one of `regimes`."""
+        raise NotImplementedError(f"{self.name} has no {regime} for {problem.label} and seed {seed}")
+
     @abstractmethod
     def examples(self) -> tuple[Problem, ...]:
         """Return small problems to check every kernel on: ragged and degenerate sizes, all types and layouts."""
@@ -363,8 +372,16 @@ class Case(ABC):
     scalars: Mapping[str, float] = MappingProxyType({})
     draws: Mapping[str, Draw] = MappingProxyType({})
     """For those of the inputs, by buffer name, that consist of nothing but random numbers."""
+    counts: bool = True
+    """Whether results on these inputs decide. On those of a further regime, what is right may not be defined."""
+    reads: frozenset[str] = frozenset()
+    """Outputs whose contents before a call enter its result."""
     remark: str = ""
     """What a person should know of outputs that are right, such as elements that are never written."""
+
+    def launches(self, plan: Plan) -> Sequence[Launch]:
+        """Return a plan's launches, with the numbers that belong to these inputs."""
+        return plan.launches
 
     def other_contents(self) -> Mapping[str, "NDArray[Any]"]:
         """Return other contents for outputs that a call must write completely, on which no result may depend."""

@@ -72,6 +72,7 @@ class GemmCase(Case):
             self._draws.pop("c", None)
         self.inputs: Mapping[str, NDArray[Any]] = self._stored
         self.scalars: Mapping[str, float] = {"alpha": alpha, "beta": beta}
+        self.reads = frozenset("c") if self._has_beta else frozenset()
         self._kept_checks: list[list[_Check]] | None = None
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:

@@ -1,9 +1,8 @@
 """Contents of the arguments of a kernel file, and the check of its outputs."""
 
-import inspect
-import runpy
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,13 @@ from numpy.typing import NDArray
 
 from autotune.errors import ProblemError
 from autotune.model.configuration import Configuration
-from autotune.model.plan import Plan, Role
+from autotune.model.plan import Launch, Plan, Role, Scalar
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.own.kernel_file.format import ArgumentEntry, KernelFile
+from autotune.own.kernel_file.function import called, parameters
+from autotune.own.kernel_file.regimes import NOT_FINITE, OTHER_NUMBERS, REGIMES, SPECIAL, draw, usual_range
 from autotune.own.kernel_file.source import inside
+from autotune.own.kernel_file.tolerance import MOST_OF_SIZE, ROUNDINGS, Sizes, rounded
 from autotune.space.expression import Expression
 from autotune.space.family import Case
 
@@ -31,44 +33,96 @@ class FileCase(Case):
     """Random or given inputs, and the comparison with the reference."""
 
     def __init__(
-        self, file: KernelFile, plan: Plan, sizes: Mapping[str, int], seed: int, reference: Configuration | None
+        self,
+        file: KernelFile,
+        plan: Plan,
+        sizes: Mapping[str, int],
+        seed: int,
+        reference: Configuration | None,
+        regime: str = "",
     ) -> None:
-        """`reference` is the configuration whose outputs on the device are right, if the file names nothing else."""
-        self._file = file
+        """`reference` is the configuration whose outputs on the device are right, if the file names nothing else.
+
+        Of a `regime`, it is the default, which must be right there if others are to be.
+        """
+        self._file, self._regime = file, regime
         self.reference = reference
         self._seed = seed
         scalars = {name: entry for name, entry in file.arguments.items() if entry.scalar}
         fixed = {name: entry for name, entry in scalars.items() if _names_of(entry.value) <= sizes.keys()}
         sizes = {**{name: _scalar(entry, sizes) for name, entry in fixed.items()}, **sizes}
+        self._changed = _other_numbers(file) if regime == OTHER_NUMBERS else {}
+        """Numbers that are passed in place of those of the file."""
+        self._known: dict[str, Any] = {**sizes, **self._changed}
         numbers = np.random.default_rng(seed)
         inputs: dict[str, NDArray[Any]] = {}
         for buffer in plan.buffers:
             entry = file.arguments[buffer.name]
             if buffer.role is Role.INPUT or entry.access == "inout":
-                known = {**sizes, **inputs, "numbers": numbers}
-                inputs[buffer.name] = _contents(entry, file, known, numbers, buffer.elements, buffer.name)
+                known = {**self._known, **inputs, "numbers": numbers}
+                is_drawn = regime and _is_random(entry)
+                inputs[buffer.name] = (
+                    draw(regime, entry.special, numbers, buffer.elements, np.dtype(entry.element))
+                    if is_drawn
+                    else _contents(entry, file, known, numbers, buffer.elements, buffer.name)
+                )
             elif buffer.role is Role.OUTPUT:
                 inputs[buffer.name] = np.full(buffer.elements, _poison(np.dtype(buffer.dtype), seed))
         self.inputs: Mapping[str, NDArray[Any]] = inputs
+        self.reads = frozenset(name for name in inputs if file.arguments[name].access == "inout")
         self.right: dict[str, NDArray[Any]] = {}
         """What outputs must be, once it is known."""
         self._kept: dict[str, NDArray[np.bool_]] = {}
         """Where the reference, run on the device, leaves what was in an output before."""
-        self._usual: dict[str, float] = {}
-        """Root of the mean square of each, once it was needed."""
-        if file.reference.python:
-            self.right = self._computed(sizes)
+        self._rows: dict[str, int] = {}
+        """Elements in a row of each, where the reference gives rows."""
+        self._sizes: dict[str, Sizes] = {}
+        """Usual sizes of the elements of each, once they were needed."""
+        self._responses: dict[str, NDArray[np.float64]] = {}
+        """How much rounding the inputs changes the reference, once that was needed."""
+        self._guessed: set[str] = set()
+        """Outputs that are right by such a change only."""
+        if regime:
+            self.counts = self._is_defined()
+            self.reference = reference if self.counts else None
+        elif file.reference.python:
+            self.right = self._computed({**self._known, **self.inputs})
         elif file.reference.outputs:
             for name, path in file.reference.outputs.items():
                 self.right[name] = _loaded(inside(file.path.parent, path), self.inputs[name])
         self._given = dict(self.right)
-        """What no kernel has computed, in which an infinity is not one that was left."""
+        """What no kernel computed, in which an infinity is not one that was left."""
+
+    def launches(self, plan: Plan) -> Sequence[Launch]:
+        return [self._passing(launch) for launch in plan.launches] if self._changed else plan.launches
+
+    def _passing(self, launch: Launch) -> Launch:
+        """Return a launch with the changed numbers."""
+        entries = [*self._file.all_launches, *filter(None, [self._file.reference_launch])]
+        names = next(
+            names
+            for names in map(self._file.names_of, entries)
+            if len(names) == len(launch.arguments)
+            and all(a == name for a, name in zip(launch.arguments, names, strict=True) if isinstance(a, str))
+        )
+        changed = [
+            dataclasses.replace(argument, value=self._changed[name])
+            if isinstance(argument, Scalar) and name in self._changed
+            else argument
+            for argument, name in zip(launch.arguments, names, strict=True)
+        ]
+        return dataclasses.replace(launch, arguments=tuple(changed))
 
     def other_contents(self) -> Mapping[str, NDArray[Any]]:
         written = (name for name in self.inputs if self._file.arguments[name].access == "out")
         return {name: np.full_like(self.inputs[name], self._poison(name, 1)) for name in written}
 
     def expect(self, outputs: Mapping[str, NDArray[Any]], again: Mapping[str, NDArray[Any]]) -> str:
+        if self._regime:
+            self.counts, self.reference = self.error_ratio(outputs) <= 1.0, None
+            told = f"the default is wrong on inputs of another kind, {self._regime}: is a `range` missing?"
+            self.remark = "" if self.counts or self._regime in SPECIAL else told
+            return ""
         for name, values in outputs.items():
             if self._file.arguments[name].access == "out":
                 kept = (values == self._poison(name)) & (again[name] == self._poison(name, 1))
@@ -77,8 +131,19 @@ class FileCase(Case):
                     return f"{name} depends on what was in it before the call: is access = 'inout' meant?"
         self.reference = None
         self.right = {name: values.copy() for name, values in outputs.items()}
-        self._usual = {}
+        self._sizes = {}
         return ""
+
+    def _is_defined(self) -> bool:
+        """Compute what is right; return whether it is something that the outputs can hold, and finite unless inputs are
+        not."""
+        try:
+            with np.errstate(all="ignore"):
+                self.right = self._computed({**self._known, **self.inputs})
+        except ProblemError:
+            return False
+        is_finite = self._regime != NOT_FINITE
+        return all(_is_held(values, self.inputs[name].dtype, is_finite) for name, values in self.right.items())
 
     def _poison(self, name: str, later: int = 0) -> Any:
         return _poison(self.inputs[name].dtype, self._seed + later)
@@ -103,25 +168,48 @@ class FileCase(Case):
         self.remark = "; ".join(told)
         if 1 in (*unwritten.values(), *undefined.values()):
             return float("inf")
-        ratios = (self._ratio(name, outputs[name], right) for name, right in self.right.items())
-        return max(ratios, default=float("inf"))
+        self._guessed.clear()
+        ratio = max((self._ratio(name, outputs[name], right) for name, right in self.right.items()), default=math.inf)
+        told += [
+            f"the tolerance of {name} was guessed from how rounding its inputs changes the reference"
+            for name in sorted(self._guessed)
+        ]
+        self.remark = "; ".join(told)
+        return ratio
 
     def _ratio(self, name: str, found: NDArray[Any], right: NDArray[Any]) -> float:
         given = self._file.reference
         relative = RELATIVE.get(found.dtype.name, 0.0) if given.relative is None else given.relative
         if not relative and not given.absolute:
             return 0.0 if np.array_equal(found, right, equal_nan=found.dtype.kind == "f") else float("inf")
-        if name not in self._usual:
-            self._usual[name] = _root_mean_square(right)
-        worst = 0.0
+        if name not in self._sizes:
+            self._sizes[name] = Sizes(right.astype(np.float64), self._rows.get(name, 0))
+        worst = self._worst(name, found, right, relative, by_response=False)
+        if not worst <= 1.0 and self._file.reference.python:
+            worst = self._worst(name, found, right, relative, by_response=True)
+            if worst <= 1.0:
+                self._guessed.add(name)
+        return worst
+
+    def _worst(
+        self, name: str, found: NDArray[Any], right: NDArray[Any], relative: float, *, by_response: bool
+    ) -> float:
+        least = 4 * float(np.finfo(found.dtype).smallest_subnormal) if found.dtype.kind == "f" else 0.0
+        worst, start = 0.0, 0
         for a, b in zip(_parts(found), _parts(right), strict=True):
+            part = slice(start, start + len(b))
+            start = part.stop
+            with np.errstate(invalid="ignore"):
+                size = np.maximum(np.abs(b), self._sizes[name].between(part.start, part.stop))
+                tolerance = self._file.reference.absolute + least + relative * size
+            if by_response:
+                tolerance += np.minimum(self._response(name)[part], MOST_OF_SIZE * size)
             is_number = np.isfinite(b)
             # What is not a number in the reference, such as elements that no kernel writes, must be the same.
             if not is_number.all():
                 if not np.array_equal(a[~is_number], b[~is_number], equal_nan=True):
                     return float("inf")
-                a, b = a[is_number], b[is_number]
-            tolerance = given.absolute + relative * np.maximum(np.abs(b), self._usual[name])
+                a, b, tolerance = a[is_number], b[is_number], tolerance[is_number]
             with np.errstate(invalid="ignore", divide="ignore"):
                 ratios = np.where(a == b, 0.0, np.abs(a - b) / tolerance)
             largest = float(ratios.max(initial=0.0))
@@ -129,6 +217,24 @@ class FileCase(Case):
                 return float("inf")
             worst = max(worst, largest)
         return worst
+
+    def _response(self, name: str) -> NDArray[np.float64]:
+        """Return what is allowed because the reference itself changes when its inputs are rounded, by element."""
+        if not self._responses:
+            numbers = np.random.default_rng(self._seed)
+            inputs = {key: rounded(values, numbers) for key, values in self.inputs.items()}
+            try:
+                with np.errstate(all="ignore"):
+                    changed = self._computed({**self._known, **inputs})
+            except ProblemError:
+                changed = {}
+            for key, values in self.right.items():
+                with np.errstate(invalid="ignore", over="ignore"):
+                    change = np.abs(changed.get(key, values).astype(np.float64) - values.astype(np.float64))
+                change[~np.isfinite(change)] = 0
+                usual = Sizes(change, self._rows.get(key, 0), are_changes=True).between(0, len(change))
+                self._responses[key] = ROUNDINGS * np.maximum(change, usual)
+        return self._responses[name]
 
     def _unwritten(self, name: str, found: NDArray[Any]) -> float:
         """Return the share of an output's elements that still hold what was there before the call, and should not."""
@@ -145,17 +251,52 @@ class FileCase(Case):
         """Return the share of an output's elements that are NaN although only a kernel says that they should be."""
         return 0.0 if name in self._given or found.dtype.kind != "f" else float(np.mean(np.isnan(found)))
 
-    def _computed(self, sizes: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+    def _computed(self, known: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return what the Python function says. Raises ProblemError when it fails or returns something else."""
         function, outputs = self._file.reference.python, self._file.outputs
-        result = _called(self._file, function, {**sizes, **self.inputs})
+        result = called(self._file, function, known)
         found = result if isinstance(result, Mapping) else {outputs[0]: result}
         for output in found:
             if output not in outputs:
                 raise ProblemError(f"{function} returned {output!r}, the outputs are {', '.join(outputs)}")
         if not found:
             raise ProblemError(f"{function} returned nothing")
+        for output, values in found.items():
+            self._rows[output] = np.shape(values)[-1] if np.ndim(values) > 1 else 0
         return {output: _fitting(values, self.inputs[output], function, output) for output, values in found.items()}
+
+
+def regimes_of(file: KernelFile) -> tuple[str, ...]:
+    """Return the regimes of inputs for a file's kernels, none unless a function says what is right."""
+    if not file.reference.python:
+        return ()
+    has_random = any(map(_is_random, file.arguments.values()))
+    return (*(REGIMES if has_random else ()), *((OTHER_NUMBERS,) if _other_numbers(file) else ()))
+
+
+def _is_random(entry: ArgumentEntry) -> bool:
+    """Return whether an argument has random numbers of which the file does not say how large they are."""
+    return entry.fill in ("uniform", "normal") and not entry.range and not entry.scalar and entry.access != "scratch"
+
+
+def _other_numbers(file: KernelFile) -> dict[str, float]:
+    """Return changed values of those numbers that the file gives and the reference takes."""
+    taken = parameters(file, file.reference.python)
+    numbers = {name: entry.value for name, entry in file.arguments.items() if name in taken and "float" in entry.scalar}
+    return {
+        name: float(np.float16(0.75 * value + 0.5)) for name, value in numbers.items() if isinstance(value, int | float)
+    }
+
+
+def _is_held(values: NDArray[Any], kind: "np.dtype[Any]", is_finite: bool) -> bool:
+    """Return whether a type holds these results, all of them as finite numbers if that is asked."""
+    if kind.kind == "f":
+        with np.errstate(all="ignore"):
+            overflows = np.isfinite(values) & ~np.isfinite(values.astype(kind))
+        return not overflows.any() and (not is_finite or bool(np.isfinite(values).all()))
+    limits = np.iinfo(kind)
+    with np.errstate(all="ignore"):
+        return bool(np.all((values >= limits.min) & (values <= limits.max)))
 
 
 def _parts(values: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
@@ -163,12 +304,6 @@ def _parts(values: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
     flat = values.reshape(-1)
     for start in range(0, len(flat), _PART):
         yield flat[start : start + _PART].astype(np.float64)
-
-
-def _root_mean_square(values: NDArray[Any]) -> float:
-    """Return the root of the mean square of those elements that are finite; 0 if none is."""
-    parts = [part[np.isfinite(part)] for part in _parts(values)]
-    return float(np.sqrt(sum(float(np.dot(part, part)) for part in parts) / max(1, sum(map(len, parts)))))
 
 
 def _poison(kind: "np.dtype[Any]", seed: int) -> Any:
@@ -196,47 +331,6 @@ def _fitting(values: Any, like: NDArray[Any], source: str, name: str) -> NDArray
     return array.reshape(-1)
 
 
-def _called(file: KernelFile, function: str, known: Mapping[str, Any]) -> Any:
-    """Return what a function returns for those of the known values that it takes. Raises ProblemError if it fails."""
-    path, _, name = function.rpartition(":")
-    found = _function(inside(file.path.parent, path), name)
-    accepted = inspect.signature(found).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
-    for key, parameter in accepted.items():
-        if parameter.default is parameter.empty and parameter.kind not in _VARIADIC and key not in known:
-            raise ProblemError(f"{path}: {name} asks for {key}, which is none of {', '.join(known)}")
-    given = {key: value for key, value in known.items() if takes_all or key in accepted}
-    try:
-        return found(**{k: value.copy() if isinstance(value, np.ndarray) else value for k, value in given.items()})
-    except (Exception, SystemExit) as error:  # code of others may raise anything
-        raise ProblemError(f"{path}: {name} failed: {type(error).__name__}: {error}") from error
-
-
-_VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-_loading: list[Path] = []
-"""Python files that are being loaded."""
-
-
-def is_loading_reference() -> bool:
-    """Return whether the file of a reference is being loaded, which must not tune anything."""
-    return bool(_loading)
-
-
-@cache
-def _function(path: Path, name: str) -> Callable[..., Any]:
-    _loading.append(path)
-    try:
-        found = runpy.run_path(str(path))[name]
-    except KeyError as error:
-        raise ProblemError(f"{path} defines no function {name}") from error
-    except (Exception, SystemExit) as error:  # code of others may raise anything
-        raise ProblemError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
-    finally:
-        _loading.pop()
-    function: Callable[..., Any] = found
-    return function
-
-
 def _loaded(path: Path, like: NDArray[Any]) -> NDArray[Any]:
     try:
         values = np.load(path, allow_pickle=False)
@@ -260,14 +354,14 @@ def _contents(
     if entry.fill == "file":
         return _loaded(inside(file.path.parent, entry.file), like)
     if entry.fill == "python":
-        return _fitting(_called(file, entry.python, known), like, entry.python, name).astype(kind)
+        return _fitting(called(file, entry.python, known), like, entry.python, name).astype(kind)
     if entry.fill in ("zeros", "ones"):
         return np.full(elements, int(entry.fill == "ones"), kind)
     if entry.fill == "ramp":
         return np.arange(elements).astype(kind)
     if entry.fill == "normal":
         return numbers.standard_normal(elements).astype(kind)
-    low, high = (_bound(bound, known) for bound in entry.range) if entry.range else _usual_range(kind)
+    low, high = (_bound(bound, known) for bound in entry.range) if entry.range else usual_range(kind)
     if not low <= high:
         raise ProblemError(f"{name}: the range from {low:g} to {high:g} is empty")
     if kind.kind == "f":
@@ -277,10 +371,6 @@ def _contents(
         hint = f"whole numbers have both limits: range = [{limits.min}, {limits.max}] at most"
         raise ProblemError(f"{name}: the range from {low:g} to {high:g} exceeds {entry.element}", hint=hint)
     return numbers.integers(int(low), int(high), elements, kind, endpoint=True)
-
-
-def _usual_range(kind: "np.dtype[Any]") -> tuple[float, float]:
-    return (-1.0, 1.0) if kind.kind == "f" else (0.0, 15.0) if kind.kind == "u" else (-8.0, 8.0)
 
 
 def _bound(bound: str | float, known: Mapping[str, Any]) -> float:

@@ -209,12 +209,21 @@ class FileFamily(KernelFamily):
         return (*self.checks, *(request.problem for request in self.requests))
 
     def make_case(self, problem: Problem, seed: int) -> Case:
+        return self.make_case_of("", problem, seed)
+
+    def make_case_of(self, regime: str, problem: Problem, seed: int) -> Case:
         from autotune.own.kernel_file.contents import FileCase  # loads NumPy
 
         sizes = {name: int(value) for name, value in problem.to_dict().items()}
         given = self.file.reference
-        reference = None if given.python or given.outputs else self._right
-        return FileCase(self.file, self.plan(problem, self.usual), sizes, seed, reference)
+        reference = None if not regime and (given.python or given.outputs) else self._right
+        return FileCase(self.file, self.plan(problem, self.usual), sizes, seed, reference, regime)
+
+    @cached_property
+    def regimes(self) -> tuple[str, ...]:
+        from autotune.own.kernel_file.contents import regimes_of  # loads NumPy
+
+        return regimes_of(self.file)
 
     def _check_use(self, source: str) -> None:
         """Raise UsageError for a parameter that neither the source nor any formula uses: probably a misspelling."""

@@ -57,7 +57,11 @@ class ArgumentEntry:
     fill: Annotated[str, FILL] = "uniform"
     """Contents before a call: random numbers, ``0, 1, 2, ...``, those of `file`, or what `python` returns."""
     range: Annotated[tuple[Annotated[str | float, Bounds(-1e300, 1e300)], ...], Items(2)] = ()
-    """Limits of random numbers, the second excluded for floats: numbers or expressions; [-1, 1] unless given."""
+    """Limits of random numbers, the second excluded for floats: numbers or expressions.
+
+    Unless given, [-1, 1], and other ranges in some checks."""
+    special: bool = True
+    """Whether random numbers may be denormal, infinite or NaN in some checks, if the default can cope with them."""
     file: str = ""
     """A NumPy file (.npy) with the contents."""
     python: Annotated[str, FUNCTION] = ""
@@ -116,7 +120,7 @@ class ReferenceEntry:
     outputs: Mapping[str, str] = field(default_factory=dict)
     """NumPy files by the name of the output."""
     relative: Annotated[float | None, Bounds(0, 1)] = None
-    """Largest error as a share of an element, or of the mean square of all if that is more."""
+    """Largest error as a share of an element, or of the usual size of those in its row if that is more."""
     absolute: Annotated[float, Bounds(0, 1e300)] = 0.0
 
 

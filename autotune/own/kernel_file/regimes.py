@@ -1,0 +1,107 @@
+"""Kinds of inputs on which a kernel is compared with its reference, besides the usual random numbers.
+
+Small numbers around 0 hide a maximum that begins at 0, exponentials that overflow, variances that cancel, and whatever
+keeps the low bits of integers. Only arguments of random numbers without a `range` are drawn so.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Draw = Callable[[np.random.Generator, int, "np.dtype[Any]"], NDArray[Any]]
+
+_MOST_UNSIGNED_BITS = 16
+"""Longer ones are often lengths and indices, for which only the file can say what may occur."""
+
+
+def usual_range(kind: "np.dtype[Any]") -> tuple[float, float]:
+    return (-1.0, 1.0) if kind.kind == "f" else (0.0, 15.0) if kind.kind == "u" else (-8.0, 8.0)
+
+
+def _between(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]", low: float, high: float) -> NDArray[Any]:
+    if kind.kind == "f":
+        return numbers.uniform(low, high, count).astype(kind)
+    return numbers.integers(int(low), int(high), count, kind, endpoint=True)
+
+
+def _usual(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+    return _between(numbers, count, kind, *usual_range(kind))
+
+
+def _is_length(kind: "np.dtype[Any]") -> bool:
+    return kind.kind == "u" and 8 * kind.itemsize > _MOST_UNSIGNED_BITS
+
+
+def _whole_range(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+    if _is_length(kind):
+        return _usual(numbers, count, kind)
+    if kind.kind == "f":
+        return _between(numbers, count, kind, -100, 100)
+    limits = np.iinfo(kind)
+    return numbers.integers(limits.min, limits.max, count, kind, endpoint=True)
+
+
+def _large_range(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+    if _is_length(kind):
+        return _usual(numbers, count, kind)
+    if kind.kind == "f":
+        return _between(numbers, count, kind, -8, 8)
+    limits = np.iinfo(kind)
+    return _between(numbers, count, kind, max(limits.min, -(2**15)), min(limits.max, 2**15))
+
+
+def _around(mean: int) -> Draw:
+    def draw(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+        if kind.kind == "u":
+            return _usual(numbers, count, kind)
+        return _between(
+            numbers, count, kind, *((mean - 1, mean + 1) if kind.kind == "f" else sorted((mean // 100, mean // 3)))
+        )
+
+    return draw
+
+
+def _ties(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+    if kind.kind == "f":  # halves, which are rounded to even numbers
+        return (numbers.integers(-3, 4, count) / 2).astype(kind)
+    return numbers.integers(0 if kind.kind == "u" else -1, 2, count).astype(kind)
+
+
+def _denormal(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+    if kind.kind != "f":
+        return _usual(numbers, count, kind)
+    return (numbers.uniform(-1, 1, count) * float(np.finfo(kind).tiny)).astype(kind)
+
+
+def _special(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+    values = _usual(numbers, count, kind)
+    if kind.kind == "f":
+        for value in (np.nan, np.inf, -np.inf, -0.0):
+            values[numbers.integers(0, count, 1 + count // 256)] = value
+    return values
+
+
+NOT_FINITE = "NaN and infinities"
+REGIMES: Mapping[str, Draw] = {
+    "numbers of a large range": _large_range,
+    "numbers of the whole range": _whole_range,
+    "numbers far above 0": _around(300),
+    "numbers far below 0": _around(-300),
+    "zeros and equal numbers": _ties,
+    "denormal numbers": _denormal,
+    NOT_FINITE: _special,
+}
+OTHER_NUMBERS = "other values of numbers that are arguments"
+"""The inputs are the usual ones; numbers that the file gives and the reference takes are changed."""
+SPECIAL = frozenset({"denormal numbers", NOT_FINITE})
+"""Those that `special = false` leaves out."""
+
+
+def draw(
+    regime: str, is_special: bool, numbers: np.random.Generator, count: int, kind: "np.dtype[Any]"
+) -> NDArray[Any]:
+    """Return random contents of an argument; it has no special ones unless `is_special`."""
+    chosen = _usual if regime in SPECIAL and not is_special else REGIMES.get(regime, _usual)
+    return chosen(numbers, count, kind)
