@@ -2,54 +2,30 @@
 
 import dataclasses
 import math
-import statistics
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from autotune import tracing
 from autotune.device.clocks import calibrate
-from autotune.device.port import NO_SCALARS, NUMPY_TYPES, Call, Kernel, KernelFacts, Port
+from autotune.device.port import Kernel, Port
 from autotune.errors import BuildError, ConfigurationError, KernelError, LaunchError, ProblemError, WorkGroupError
 from autotune.kernels import find_family
 from autotune.kernels.render import render
-from autotune.measure.operands import NO_CONTENTS, Loaded, Operands, Workplace, canary, same_bits, with_canary
+from autotune.measure.operands import Loaded, Operands, Workplace
 from autotune.measure.probe import Probe
-from autotune.measure.series import LONG_INPUTS_NS, RELIES, SAY_RANGE, is_timed_with, misleading
-from autotune.measure.series import Refused as _Refused
+from autotune.measure.runner import Built, Runner
+from autotune.measure.series import Refused
 from autotune.measure.timing import Stopwatch
 from autotune.model.configuration import Configuration
-from autotune.model.plan import Buffer, Launch, Plan, Role
+from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.model.trial import Calibration, Job, Measurement, Trial, TrialState
-from autotune.space.family import Case, KernelFamily
+from autotune.model.trial import Calibration, Job, Trial, TrialState
+from autotune.space.family import KernelFamily
 
 T = TypeVar("T")
-
-FRESH_INPUTS = 4
-"""Sets of inputs over which `Job.verifications` runs are spread; half of them have a nonzero beta."""
-FRESH_INPUTS_OF_LARGE = 2
-
-LARGE_FLOPS = 2**37
-"""Larger problems, and those of which two sets of inputs cannot be kept, are verified on one set in a trial, with beta
-zero or not depending on the seed: drawing inputs and computing the reference take seconds."""
-
-WORTH_REFUSING_NS = 50e6
-"""A call shorter than this is not refused for being slow: running it in full costs little."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Built:
-    plan: Plan
-    kernels: Sequence[Kernel]
-    facts: KernelFacts
-    build_ns: float
 
 
 class Measurer:
@@ -69,7 +45,7 @@ class Measurer:
         self._stopwatch = Stopwatch(port, calibration, needs_warming=not port.device.limits.is_cpu)
         self._probe = Probe(port, calibration.launch_latency_ns)
         self._was_run: set[int] = set()
-        self._built: OrderedDict[object, _Built] = OrderedDict()
+        self._built: OrderedDict[object, Built] = OrderedDict()
         self._operands = Operands(port)
         self._elsewhere: tuple[Problem, dict[int, Operands]] | None = None
         """Further places of one problem's buffers."""
@@ -151,8 +127,8 @@ class Measurer:
             return self._operands
         return self._elsewhere[1].setdefault(number, Operands(self._port, self._operands))
 
-    def _runner(self, built: _Built, operands: Operands, place: Workplace) -> "_Runner":
-        return _Runner(self._port, built, operands, place, self._stopwatch, self._probe)
+    def _runner(self, built: Built, operands: Operands, place: Workplace) -> Runner:
+        return Runner(self._port, built, operands, place, self._stopwatch, self._probe)
 
     def _expect(self, family: KernelFamily, job: Job, operands: Operands, loaded: Loaded) -> None:
         """Run the reference kernel of a case, if it has one that was not run yet."""
@@ -167,12 +143,12 @@ class Measurer:
                     outputs = runner.run_once(loaded)
                     again = runner.run_once(loaded, others) if others else outputs
                 fault = loaded.case.expect(outputs, again)
-        except (KernelError, _Refused) as error:
+        except (KernelError, Refused) as error:
             raise LaunchError(f"the reference kernel failed: {error}") from error
         if fault:
             raise LaunchError(f"the reference kernel failed: {fault}")
 
-    def _build(self, family: KernelFamily, job: Job) -> _Built:
+    def _build(self, family: KernelFamily, job: Job) -> Built:
         key = (job.problem, job.configuration, job.build_options)
         if key in self._built:
             self._built.move_to_end(key)
@@ -184,7 +160,7 @@ class Measurer:
         with tracing.span("build"):
             kernels = self._kernels(job, plan, source)
         build_ns = time.perf_counter_ns() - start
-        built = _Built(plan=plan, kernels=kernels, facts=self._port.facts(kernels, plan), build_ns=build_ns)
+        built = Built(plan=plan, kernels=kernels, facts=self._port.facts(kernels, plan), build_ns=build_ns)
         self._built[key] = built
         if len(self._built) > self.KEPT_PROGRAMS:
             self._built.popitem(last=False)
@@ -207,7 +183,7 @@ def _attempt(job: Job, work: Callable[[], T]) -> T | Trial:
     """Return what `work` returns, or the trial of the job if that ends early."""
     try:
         return work()
-    except _Refused as refusal:
+    except Refused as refusal:
         state, message = refusal.state, str(refusal)
     except WorkGroupError as error:
         state, message = TrialState.INVALID, str(error)
@@ -218,228 +194,3 @@ def _attempt(job: Job, work: Callable[[], T]) -> T | Trial:
     except MemoryError:
         state, message = TrialState.LAUNCH_FAILED, "the host ran out of memory"
     return Trial(configuration=job.configuration, state=state, message=message, seed=job.seed)
-
-
-class _Runner:
-    """Probes, verifies and times one built plan."""
-
-    def __init__(
-        self, port: Port, built: _Built, operands: Operands, place: Workplace, stopwatch: Stopwatch, probe: Probe
-    ) -> None:
-        self._port = port
-        self._built = built
-        self._plan = built.plan
-        self._operands = operands
-        self._place = place
-        self._stopwatch, self._small_probe = stopwatch, probe
-        self._outputs = {b.name: b for b in built.plan.buffers if b.role is Role.OUTPUT}
-        self._zeroed = [b for b in built.plan.buffers if b.is_zeroed]
-        self._inputs_ns = 0
-        self._first: Mapping[str, NDArray[Any]] = NO_CONTENTS
-        """What was right on the first inputs, to which the results of a timed series are compared."""
-        self.remark = ""
-        place.zero()
-
-    def run(self, job: Job, expect: Callable[[Loaded], None], *, is_new: bool) -> Measurement:
-        """Measure; `expect` is called with the inputs of each check before it. What `is_new` is probed."""
-        family = find_family(job.problem.family)
-        is_large = job.problem.flops > LARGE_FLOPS or self._operands.fitting(self._plan) < 2
-        seeds: Sequence[int] = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
-        if job.probe and is_new and self._small_probe.has_parts(self._counted(job)[1]):
-            with tracing.span("probe"):
-                self._probe(job, seeds[0])
-        if job.verifications:
-            fresh = FRESH_INPUTS_OF_LARGE if is_large else FRESH_INPUTS
-            seeds = range(fresh * job.seed, fresh * (job.seed + 1))
-            seeds = seeds[::-1] if is_large else seeds
-        elif not job.verify:
-            self._place.prepare_outputs(self._load(job, seeds[-1]))
-            return self._time(job, 0.0)
-        error_ratio = self._verify(job, seeds, job.verifications or len(seeds), expect)
-        if job.verifications or self._operands.fitting(self._plan) >= len(family.regimes) + len(seeds):
-            self._verify_regimes(job, family.regimes, expect)
-        loaded = self._load(job, min(seeds))  # of large ones, what is there
-        expect(loaded)
-        return self._time(job, error_ratio, loaded)
-
-    def _verify_regimes(self, job: Job, regimes: Sequence[str], expect: Callable[[Loaded], None]) -> None:
-        """Compare results on inputs of other kinds, as long as they do not take long. Raises _Refused."""
-        limit_ns = LONG_INPUTS_NS if job.verifications else LONG_INPUTS_NS / 8
-        for regime in regimes:
-            if self._inputs_ns > limit_ns:
-                break
-            loaded = self._load(job, job.seed, regime)
-            with suppress(LaunchError):  # what the default cannot run is not asked of others
-                expect(loaded)
-            if loaded.case.counts and not loaded.case.reference:
-                self._judged(loaded, self._run_once(loaded), f"inputs: {regime}; {SAY_RANGE}")
-            elif loaded.case.remark and job.configuration == find_family(job.problem.family).baseline:
-                self.remark = "; ".join(filter(None, [self.remark, loaded.case.remark]))
-            del loaded
-
-    def _load(self, job: Job, seed: int, regime: str = "") -> Loaded:
-        self._place.memory = {}  # so that the memory of the last inputs can be reused
-        began = time.perf_counter_ns()
-        loaded = self._operands.case(job.problem, seed, self._plan, regime)
-        self._inputs_ns += time.perf_counter_ns() - began
-        self._place.use(loaded)
-        return loaded
-
-    def _probe(self, job: Job, seed: int) -> None:
-        """Run small parts of the range. Raises _Refused when the full range would take far too long."""
-        limit_ns = min(max(WORTH_REFUSING_NS, job.FAR_TOO_SLOW * job.give_up_above_ns), job.run_limit_s * 1e9)
-        self._place.prepare_outputs(self._load(job, seed))
-        with tracing.span("run parts"):
-            least_ns = self._small_probe.least_ns(*self._counted(job), self._place.memory, limit_ns)
-        self._place.zero()  # with only a part of the work-groups, counters stop halfway
-        if least_ns > limit_ns:
-            message = f"not run in full: extrapolated from some work-groups, a call takes {least_ns / 1e6:.3g} ms"
-            raise _Refused(TrialState.TOO_SLOW, message)
-
-    def run_once(self, loaded: Loaded, others: Mapping[str, NDArray[Any]] = NO_CONTENTS) -> dict[str, NDArray[Any]]:
-        """Return the outputs of one call on these inputs, with other contents of outputs before. Raises _Refused."""
-        self._place.use(loaded)
-        return self._run_once(loaded, others)
-
-    def _verify(self, job: Job, seeds: Sequence[int], runs: int, expect: Callable[[Loaded], None]) -> float:
-        """Return the largest error over tolerance of runs spread over the inputs of these seeds.
-
-        What the kernel writes is poisoned before each run. An output that equals the last one checked on the same
-        inputs, bit for bit, is as right as that one and is not compared with the reference again. Raises _Refused for a
-        wrong result or a stray write.
-        """
-        largest = 0.0
-        for number, seed in enumerate(seeds):
-            loaded = self._load(job, seed)
-            expect(loaded)
-            judged: dict[str, NDArray[Any]] = {}
-            for run in range(number, runs, len(seeds)):
-                outputs = self._run_once(loaded)
-                if not (judged and all(same_bits(judged[name], values) for name, values in outputs.items())):
-                    ratio, judged = self._judged(loaded, outputs, f"run {run + 1} of {runs}, inputs of seed {seed}")
-                    largest = max(largest, ratio)
-            if seed == min(seeds):
-                self._first = judged
-            self.remark = loaded.case.remark
-            del loaded  # frees it before the next inputs are loaded
-        return largest
-
-    def _judged(
-        self, loaded: Loaded, outputs: dict[str, NDArray[Any]], on: str
-    ) -> tuple[float, dict[str, NDArray[Any]]]:
-        """Return error over tolerance, and the outputs it belongs to.
-
-        When it is wrong and the inputs have changed, an earlier kernel may be the cause: they are written again and the
-        call is repeated. Raises _Refused for a wrong result, and when the kernel writes into its inputs.
-        """
-        ratio = self._error_ratio(loaded.case, outputs)
-        if not ratio <= 1.0 and not self._operands.are_intact(loaded):
-            self._operands.reload(loaded)
-            outputs = self._run_once(loaded)
-            ratio = self._error_ratio(loaded.case, outputs)
-            if not self._operands.are_intact(loaded):
-                raise _Refused(TrialState.WRONG_RESULT, f"the kernel writes into its inputs ({on})")
-        if not ratio <= 1.0:
-            also = f"; {loaded.case.remark}" if loaded.case.remark else ""
-            raise _Refused(TrialState.WRONG_RESULT, f"the error is {ratio:.3g} times the tolerance ({on}){also}")
-        return ratio, outputs
-
-    def _error_ratio(self, case: Case, outputs: Mapping[str, NDArray[Any]]) -> float:
-        began = time.perf_counter_ns()
-        with tracing.span("check"):
-            ratio = case.error_ratio(outputs)
-        self._inputs_ns += time.perf_counter_ns() - began
-        return ratio
-
-    def _run_once(self, loaded: Loaded, others: Mapping[str, NDArray[Any]] = NO_CONTENTS) -> dict[str, NDArray[Any]]:
-        """Run one call on the loaded inputs and return its outputs. Raises _Refused for writes behind an output."""
-        with tracing.span("prepare memory"):
-            self._place.prepare_outputs(loaded, others)
-            self._place.poison_scratch()
-            call = self._bind(self._built.kernels, loaded.case.launches(self._plan), loaded.case.scalars)
-        with tracing.span("run once"):
-            self._port.run(call, has_events=False)
-        with tracing.span("read back"):
-            self._check_zeroed()
-            return {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
-
-    def _check_zeroed(self) -> None:
-        """Raises _Refused when a buffer that must be left zero is not: the next call would go wrong."""
-        for buffer in self._zeroed:
-            if self._read_back(buffer).any():
-                raise _Refused(TrialState.WRONG_RESULT, f"the kernel left values other than zero in {buffer.name}")
-
-    def _read_back(self, buffer: Buffer) -> NDArray[Any]:
-        values = np.empty(with_canary(buffer).elements, NUMPY_TYPES[buffer.dtype])
-        self._port.read(self._place.memory[buffer.name], values)
-        if len(values) > buffer.elements and values[buffer.elements :].tobytes() != canary(buffer.dtype).tobytes():
-            raise _Refused(TrialState.WRONG_RESULT, f"the kernel wrote past the end of {buffer.name}")
-        return values[: buffer.elements]
-
-    def _bind(
-        self, kernels: Sequence[Kernel], launches: Sequence[Launch], scalars: Mapping[str, float] = NO_SCALARS
-    ) -> Call:
-        return self._port.bind(kernels, launches, self._place.memory, scalars)
-
-    def _check_series(self, loaded: Loaded, call: Call) -> None:
-        """Compare the results that timed calls left. Raises _Refused when they are wrong, or the inputs changed.
-
-        Where a call reads what is in its outputs, the contents are restored and the result of one more call counts.
-        """
-        if not is_timed_with(self._plan, loaded.case.scalars):
-            return
-        if loaded.case.reads:
-            self._place.prepare_outputs(loaded)
-            self._port.run(call, has_events=False)
-        outputs = {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
-        if not all(same_bits(self._first[name], values) for name, values in outputs.items()):
-            ratio = self._error_ratio(loaded.case, outputs)
-            if not ratio <= 1.0:
-                message = f"after many calls in a row, the error is {ratio:.3g} times the tolerance: {RELIES}"
-                raise _Refused(TrialState.WRONG_RESULT, message)
-        if overrun := self._place.overrun_scratch():
-            raise _Refused(TrialState.WRONG_RESULT, f"the kernel wrote past the end of {overrun}")
-        if not self._operands.are_intact(loaded):
-            self._operands.reload(loaded)  # an earlier kernel may have been the cause
-            self._port.run(call, has_events=False)
-            if not self._operands.are_intact(loaded):
-                raise _Refused(TrialState.WRONG_RESULT, "the kernel writes into its inputs or behind them")
-
-    def _counted(self, job: Job) -> tuple[list[Kernel], list[Launch]]:
-        """Return the kernels and launches to be timed: all but those that only prepare a constant operand."""
-        both = zip(self._built.kernels, self._plan.launches, strict=True)
-        counted = [item for item in both if not job.problem.is_constant(item[1].prepares)]
-        return [kernel for kernel, _ in counted], [launch for _, launch in counted]
-
-    def _time(self, job: Job, error_ratio: float, loaded: Loaded | None = None) -> Measurement:
-        """Time calls; on what is `loaded`, their results must still be right at the end. Raises _Refused."""
-        kernels, launches = self._counted(job)
-        if len(launches) < len(self._plan.launches):  # constant operands are prepared once, untimed
-            self._port.run(self._bind(self._built.kernels, self._plan.launches), has_events=False)
-        if loaded:
-            # Scratch is left as a call on other inputs left it: what a kernel keeps there is of no use to it now.
-            self._place.prepare_outputs(
-                loaded, NO_CONTENTS if loaded.case.reads else misleading(loaded.host, self._first)
-            )
-        with tracing.span("time"):
-            timing = self._stopwatch.time(self._bind(kernels, launches), launches, job)
-        self._check_zeroed()  # also after many calls in a row
-        if loaded:
-            self._check_series(loaded, self._bind(kernels, launches, loaded.case.scalars))
-        with tracing.span("sensors"):
-            reading = self._port.read_sensors()
-        return Measurement(
-            time_ns=statistics.median(timing.times_ns),
-            samples_ns=timing.times_ns,
-            calls_per_sample=timing.samples[0].calls,
-            timer=timing.timer,
-            prepare_ns=timing.prepare_ns,
-            launch_overhead_ns=self._stopwatch.overhead_ns(timing, len(launches)),
-            build_ns=self._built.build_ns,
-            inputs_ns=self._inputs_ns,
-            error_ratio=error_ratio,
-            private_memory_bytes=self._built.facts.private_memory_bytes,
-            kernel_work_group_limit=self._built.facts.work_group_limit,
-            clock_mhz=reading.clock_mhz,
-            temperature_c=reading.temperature_c,
-        )

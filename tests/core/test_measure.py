@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import autotune.measure.measurer
+import autotune.measure.runner
 from autotune.device import opencl
 from autotune.device.opencl import Session
 from autotune.device.quirks import Quirks
@@ -25,9 +26,10 @@ from autotune.kernels.gemm.reference import GemmCase
 from autotune.kernels.render import render, template_hash
 from autotune.measure import timing
 from autotune.measure.build_pool import build_once
-from autotune.measure.measurer import FRESH_INPUTS, Measurer
+from autotune.measure.measurer import Measurer
 from autotune.measure.operands import Operands
 from autotune.measure.probe import Probe, clipped, group_count
+from autotune.measure.runner import FRESH_INPUTS
 from autotune.measure.timing import Sample, Stopwatch, Timing
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
@@ -740,7 +742,7 @@ def test_a_far_too_slow_kernel_is_not_run_in_full(pocl: Device, monkeypatch: pyt
         return count, 1e6 * count
 
     monkeypatch.setattr(Probe, "_time", slow_motion)
-    monkeypatch.setattr(autotune.measure.measurer, "WORTH_REFUSING_NS", 1000.0)
+    monkeypatch.setattr(autotune.measure.runner, "WORTH_REFUSING_NS", 1000.0)
     problem = GemmProblem(m=256, n=256, k=256)
     plain = Configuration.of("naive", work_group_m=8, work_group_n=8)
     job = replace(quick_job(pocl, problem, plain), give_up_above_ns=1.0)
