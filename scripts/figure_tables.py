@@ -273,6 +273,19 @@ def robustness() -> Iterator[str]:
         f"ours, {shape.split()[1]}": [found for model in models for found in where(model["rows"], shape)]
         for shape in shapes if shape.startswith("8192x1x2048")
     } | {"ggml's flat kernel, q4_0": values(models, "rival")})  # fmt: skip
+    attention = RESULTS["attention_h200"]
+    copies = attention["copy_gb_per_s"]
+    yield table("attention on an H200", {
+        "shapes": number, "of the copy's bandwidth": spread(lambda row: row["bytes"] / row["winner_us"] / 1e3 / copies),
+        "TFLOP/s": spread(lambda row: row["flops"] / row["winner_us"] / 1e6, ".0f"),
+        "against PyTorch": spread(lambda row: row["torch_us"] / row["winner_us"]),
+        "the default against PyTorch": spread(lambda row: row["torch_us"] / row["default_us"]),
+    }, {
+        "decode, cache in float16": where(attention["rows"], r",1,\d+,128 batch=\d+ float16$"),
+        "decode, cache in q8_0": where(attention["rows"], r"q8_0"),
+        "decode, cache in q4_0": where(attention["rows"], r"q4_0"),
+        "prompt of 2,048 or 8,192 tokens": where(attention["rows"], r"^32/8,(2048|8192),"),
+    })  # fmt: skip
     compiled = RESULTS["adreno_compile"]["models"]
     yield table("compiled for Adreno", {
         "configurations": of(sum, "configurations", ",d"), "spill": of(sum, "spilling", ",d"),
