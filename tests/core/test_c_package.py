@@ -849,7 +849,7 @@ SPOILT = Configuration.of("naive", work_group_m=8, work_group_n=8)
 
 def spoilt(family: Any, configuration: Configuration, plan: Plan) -> str:
     text = render(family, configuration, plan)
-    return f"nonsense {text}" if configuration == SPOILT else text
+    return f"nonsense {text}" if configuration.algorithm == SPOILT.algorithm else text
 
 
 NAMED = """

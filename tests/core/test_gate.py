@@ -247,14 +247,17 @@ measure.render = by_element
 """
 """The plug-in for uninitialized values crashes where a vector is made of shorter ones."""
 TIMING_NOTHING = """
+import autotune.measure.operands as operands
 import autotune.measure.runner as runner
+operands.CANARY_ELEMENTS = 0
 runner.is_timed_with = lambda *_: False
 from autotune.measure.timing import Sample, Stopwatch, Timing
 from autotune.model.trial import Timer
 timing = Timing(samples=(Sample(calls=1, host_ns=1.0, event_ns=1.0, prepare_ns=0.0),), timer=Timer.HOST)
 Stopwatch.time = lambda stopwatch, call, launches, job: timing
 """
-"""Timing would run again, more than once, what is interpreted slowly and was checked already: no series is judged."""
+"""Timing would run again, more than once, what is interpreted slowly and was checked already: no series is judged.
+No guards hide what is read behind a buffer."""
 PLAIN_WORKER = """
 from autotune.measure.worker import serve
 serve()

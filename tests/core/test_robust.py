@@ -87,11 +87,11 @@ class Faulty:
 
 FAULTS = [
     (FINE, TrialState.COMPLETE, ""),
-    (NEVER_ENDING, TrialState.TIMED_OUT, "run took more than 0.5 s"),
+    (NEVER_ENDING, TrialState.CUT_SHORT, "run took more than 0.5 s"),
     (STRAY_WRITE, TrialState.CRASHED, "run: killed by SIG"),
     (NO_BUILD, TrialState.COMPILE_FAILED, "BUILD_PROGRAM_FAILURE"),
     (FINE, TrialState.COMPLETE, ""),
-    (SLOW_BUILD, TrialState.TIMED_OUT, "build took more than 0.5 s"),
+    (SLOW_BUILD, TrialState.CUT_SHORT, "build took more than 0.5 s"),
     (POISON, TrialState.COMPLETE, ""),
     (FINE, TrialState.COMPLETE, ""),
     (NO_DEVICE_MEMORY, TrialState.LAUNCH_FAILED, "cannot allocate"),

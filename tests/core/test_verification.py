@@ -103,7 +103,7 @@ def test_what_this_driver_fails_at_gives_way_with_a_warning(
     chosen = gemm.choice(A, B)
     assert chosen and chosen.configuration != TILE
     [warning] = [record.getMessage() for record in caplog.records if "failed a check" in record.getMessage()]
-    states = {"wrong": "wrong result", "abort": "crashed", "hang": "timed out"}
+    states = {"wrong": "wrong result", "abort": "crashed", "hang": "cut short"}
     assert str(TILE) in warning and states[fate] in warning and "autotune doctor" in warning
 
 

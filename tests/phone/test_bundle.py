@@ -440,7 +440,7 @@ class _Everything(dict[tuple[int, int, int], bytes]):
 
     def get(self, key: tuple[int, int, int], default: object = None) -> bytes:
         self[key] = b""
-        extensions = (FOLDER_OF_AGENT.parent / "description.py").read_text() + (
+        extensions = (FOLDER_OF_AGENT.parents[1] / "device" / "description.py").read_text() + (
             FOLDER_OF_AGENT.parent.parent / "model" / "device.py"
         ).read_text()
         found = " ".join(re.findall(r"cl_\w+", extensions))
@@ -632,7 +632,7 @@ def test_a_bundle_that_no_phone_could_run_is_refused(run: Run, tmp_path: Path, m
         "-o",
         str(tmp_path / "j.zip"),
     ]
-    assert "arm64-v8a" in run([*asked, "--db", str(tmp_path / "db.sqlite")], 1).err
+    assert "arm64-v8a" in run([*asked, "--db", str(tmp_path / "db.sqlite")], 2).err
     assert not (tmp_path / "j.zip").exists()
 
 
