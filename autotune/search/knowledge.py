@@ -62,6 +62,8 @@ class Knowledge(Task):
                 return
             self._change_timer()
         before = self.known.get(trial.configuration)
+        if trial.state is TrialState.CUT_SHORT and before and before.state is TrialState.COMPLETE:
+            return  # a slow moment
         if trial.state in QUARANTINED_STATES:
             self.quarantine.add(trial.configuration)
         if trial.state is not TrialState.COMPLETE:
