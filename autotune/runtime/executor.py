@@ -37,6 +37,8 @@ from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.paths import user_cache_folder
 
+ENDING_S = 10.0
+"""Limit of the wait for calls of other threads when Python ends."""
 MOST_VIEWS = 64
 """Images over the operands of latest calls that are kept for one image of a plan, such as the weights of all layers."""
 RESIDENT = (Kind.ARRAY, Kind.BUFFER)
@@ -168,14 +170,17 @@ def _close_after_fork() -> None:
     _executors_lock = threading.Lock()
     for executor in _open:
         executor.port = executor.lock = _AfterFork(executor)  # type: ignore[assignment]
+    _open.clear()
 
 
 def _close_at_exit() -> None:
     """Let the calls under way end, and no other begin: a thread inside a driver when Python ends aborts the process."""
+    if threading.active_count() == 1:
+        return
     for executor in list(_open):
-        executor.lock.acquire()
-        with suppress(AutotuneError):
-            executor.port.finish()
+        if executor.lock.acquire(timeout=ENDING_S):
+            with suppress(AutotuneError):
+                executor.port.finish()
 
 
 if hasattr(os, "register_at_fork"):

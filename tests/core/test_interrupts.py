@@ -226,6 +226,27 @@ def test_a_forked_process_gets_an_error(pocl: Device, tmp_path: Path) -> None:
     assert done.stdout.count("forked") == 4 and "spawn" in done.stdout
 
 
+ENDING_IN_A_FORK = """
+import os, sys
+import numpy as np
+from autotune.runtime import Gemm
+
+a = np.eye(8, dtype=np.float32)
+gemm = Gemm(sys.argv[1], host_blas=False)
+gemm(a, a)
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+sys.exit(3)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="not covered: no fork on this system")
+def test_a_forked_process_ends_without_a_word(pocl: Device, tmp_path: Path) -> None:
+    done = ran(ENDING_IN_A_FORK, tmp_path, pocl.selector)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
+
+
 FORKED_FIRST = """
 import multiprocessing, sys
 import numpy as np
