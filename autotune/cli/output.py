@@ -12,7 +12,7 @@ from autotune.errors import AutotuneError, UsageError
 from autotune.lookup.json_table import plain_entry
 from autotune.model.device import Device
 from autotune.model.events import Outcome
-from autotune.model.trial import Request, TrialState, Winner
+from autotune.model.trial import Request, Winner
 from autotune.paths import replace_file
 
 if TYPE_CHECKING:
@@ -82,17 +82,14 @@ def require_winners(device: Device, outcomes: "Sequence[Outcome]") -> None:
         from autotune.display.words import remedy_text
 
         shapes = ", ".join(failed[:5]) + (" and others" if len(failed) > 5 else "")
-        if any(outcome.winner is None and TrialState.CUT_SHORT.value in outcome.failures for outcome in outcomes):
-            raise AutotuneError(
-                f"no winner for {shapes}: the default took more time than the budget left it",
-                hint="give a longer --budget, or a less busy machine; until then lookups answer by rule",
-            )
-        cause = next((o.commonest_failure for o in outcomes if o.winner is None and o.commonest_failure), None)
+        without = [outcome for outcome in outcomes if outcome.winner is None]
+        first = next((outcome for outcome in without if outcome.is_default_open), without[0])
+        hint = remedy_text(first.request.problem, device.slug)
+        if first.is_default_open:
+            hint = "give a longer --budget, or a less busy machine; until then lookups answer by rule"
+        cause = next((o.commonest_failure for o in (first, *without) if o.commonest_failure), None)
         because = f": {cause.count} times {cause.state.value}: {cause.message}" if cause and cause.message else ""
-        raise AutotuneError(
-            f"no configuration gave correct results for {shapes}{because}",
-            hint=remedy_text(next(o.request.problem for o in outcomes if o.winner is None), device.slug),
-        )
+        raise AutotuneError(f"{first.no_winner_reason} for {shapes}{because}", hint=hint)
 
 
 def plain_outcome(outcome: Outcome) -> dict[str, Any]:

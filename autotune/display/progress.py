@@ -328,8 +328,7 @@ def _outcome_line(outcome: events.Outcome) -> str:
         trials += f" after {outcome.resumed_trials} stored"
     facts = ", ".join(filter(None, (trials, failures_text(outcome.failures), _gain_left_text(outcome.gain_left))))
     if winner is None:
-        is_late = TrialState.CUT_SHORT.value in outcome.failures
-        return f"{'nothing is sure without the default' if is_late else 'nothing gave correct results'} ({facts})"
+        return f"no winner: {outcome.no_winner_reason} ({facts})"
     rate, time_taken = rate_text(winner.problem, winner.time_ns), time_text(winner.time_ns)
     return f"{rate} with {winner.configuration.algorithm}, {time_taken}, {verdict_text(winner)} ({facts})"
 

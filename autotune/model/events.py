@@ -27,7 +27,7 @@ class Outcome:
 
     request: Request
     winner: Winner | None
-    """None when nothing ran correctly, not even the default."""
+    """None when nothing ran correctly, or the default could not be measured; see `no_winner_reason`."""
     new_trials: int
     resumed_trials: int
     failures: dict[str, int]
@@ -39,8 +39,19 @@ class Outcome:
     gain_left: float | None = None
     """Share of the best time that 25 more trials were expected to save; None when no model estimated it."""
     commonest_failure: Failure | None = None
+    is_default_open: bool = False
+    """Whether the default was not measured though it may run: then nothing wins."""
 
     NEARLY_ALL: ClassVar[float] = 0.8
+
+    @property
+    def no_winner_reason(self) -> str:
+        """Why there is no winner; empty when there is one."""
+        if self.winner:
+            return ""
+        if self.is_default_open:
+            return "the search ended before the default was measured"
+        return "no configuration gave correct results"
 
     @property
     def is_mostly_failed(self) -> bool:

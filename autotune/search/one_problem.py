@@ -180,6 +180,7 @@ class ProblemSearch:
             is_finished=not self._tuning.should_stop(),
             seconds=self.seconds,
             gain_left=self.gain_left,
+            is_default_open=self.knowledge.is_default_open,
         )
 
     def finals_seconds(self, rounds: int = significance.LOOKS[-1]) -> float:

@@ -135,10 +135,10 @@ class Search:
             self._requeue("")
             return
         new_trials = self._store.jobs.new_trials(job.device, problem)
-        told = json.dumps(plain_outcome(replace(outcome, new_trials=new_trials)))
-        failed = "" if outcome.winner else "no configuration gave correct results"
-        state = JobState.CANCELLED if self.is_cancelled else JobState.FAILED if failed else JobState.DONE
-        self._end(state, outcome=told, message=failed)
+        plain = json.dumps(plain_outcome(replace(outcome, new_trials=new_trials)))
+        is_failed = outcome.winner is None
+        state = JobState.CANCELLED if self.is_cancelled else JobState.FAILED if is_failed else JobState.DONE
+        self._end(state, outcome=plain, message=outcome.no_winner_reason)
 
     def _verify(self, worker: Measures) -> None:
         """Measure a winner of an uploaded table here. If it is confirmed, it is stored as measured."""

@@ -124,6 +124,7 @@ class FakeTune:
         self.options: dict[str, Any] = {}
         self.during: Callable[[], None] = lambda: None
         self.wins = True
+        self.is_default_open = False
 
     def __call__(
         self,
@@ -145,7 +146,8 @@ class FakeTune:
             if not was_stopped:
                 listener(FinalsStarted(request=request, finalists=4))
             winner = _winner(request.problem) if self.wins else None
-            outcomes.append(_outcome(request, winner, is_finished=not was_stopped))
+            outcome = _outcome(request, winner, is_finished=not was_stopped)
+            outcomes.append(replace(outcome, is_default_open=self.is_default_open))
             listener(ProblemFinished(request=request, outcome=outcomes[-1]))
             if was_stopped:
                 break
@@ -746,6 +748,10 @@ def test_run_without_any_winner_fails(tune: FakeTune, database: str, run: Run) -
     captured = run([*RUN, "--trials", "2", "--db", database], 1)
     assert "no configuration gave correct results for 8x8x8" in captured.err
     assert "none" in captured.out
+    tune.is_default_open = True
+    captured = run([*RUN, "--trials", "2", "--db", database], 1)
+    assert "the search ended before the default was measured for 8x8x8" in captured.err
+    assert "give a longer --budget" in captured.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

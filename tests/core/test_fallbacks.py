@@ -287,6 +287,7 @@ def test_what_was_cut_short_is_not_called_broken(store: Store, clock: Clock) -> 
     worker = failing(clock, TrialState.CUT_SHORT, is_default)
     outcome = search(store, clock, worker)
     assert outcome.failures["cut short"] >= 1 and outcome.winner is None, "nothing wins over what was not measured"
+    assert outcome.no_winner_reason == "the search ended before the default was measured"
     assert store.winner(DEVICE.slug, PROBLEM) is None
     assert store.quarantined(DEVICE.slug, DEVICE.driver) == []
     again = search(store, clock, failing(clock, TrialState.CUT_SHORT, lambda _: False))

@@ -113,6 +113,7 @@ def test_a_search_survives_every_fault_of_kernels_and_drivers(pocl: Device, stor
     assert stored[0].measurement and stored[-1].measurement
     assert stored[-1].measurement.timer is Timer.HOST and stored[-1].time_ns > 0
     assert outcome.winner is None, "the last trial changed the timer, and the default has no time by the other yet"
+    assert outcome.is_default_open
     harmful = [t.configuration for t in stored if t.state in (TrialState.CRASHED, TrialState.TIMED_OUT)]
     assert [q.configuration for q in store.quarantined()] == harmful
     assert store.in_flight() == []

@@ -150,6 +150,7 @@ class _Collecting:
             failures=self._failures.by_state,
             commonest_failure=self._failures.commonest,
             is_finished=is_finished,
+            is_default_open=self._knowledge.is_default_open,
         )
 
     def _keep(self, trial: Trial, purpose: str, number: int) -> bool:
