@@ -19,16 +19,16 @@ from autotune.model.device import DeviceLimits
 from autotune.model.plan import Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
-from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, LaunchEntry, names_in
+from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, names_in
+from autotune.own.kernel_file.formula import plan_formula
 from autotune.own.kernel_file.reading import BESIDE_SIZES, parts, read_kernel_file
 from autotune.own.kernel_file.source import template_of
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Case, Constraint, KernelFamily, Parameter
-from autotune.space.plan_formula import ArgumentFormula, BufferFormula, LaunchFormula, PlanFormula
+from autotune.space.plan_formula import PlanFormula
 
 LARGEST_SIZE = 2**31 - 1
 MOST_WORK_ITEMS = 2**40
-_ROLES = {"in": Role.INPUT, "out": Role.OUTPUT, "inout": Role.OUTPUT, "scratch": Role.SCRATCH}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,47 +284,7 @@ class FileFamily(KernelFamily):
 
     @cached_property
     def _formula(self) -> PlanFormula:
-        file = self.file
-        buffers, arguments = [], {}
-        for name, entry in file.arguments.items():
-            if entry.local != "":
-                arguments[f"_a_{name}"] = ArgumentFormula(value=str(entry.local))
-            elif entry.scalar:
-                arguments[f"_a_{name}"] = ArgumentFormula(dtype=entry.scalar, value=entry.value)
-            else:
-                size = str(entry.size)
-                is_image = bool(entry.image or entry.line)
-                buffers.append(
-                    BufferFormula(
-                        name=name,
-                        role=Role.VIEW if entry.over else _ROLES[entry.access],
-                        dtype=repr(entry.element),
-                        elements="" if is_image else size,
-                        image=(f"{size}, 1" if entry.line else size) if is_image else "",
-                        channels=entry.channels,
-                        is_line=bool(entry.line),
-                        view_of=entry.over,
-                        row_pitch=str(entry.row_pitch),
-                    )
-                )
-        buffers.sort(key=lambda buffer: buffer.role is Role.VIEW)
-        is_reference = f"algorithm == {REFERENCE!r}"
-        launches = [
-            _launch(file, launch, f"(algorithm != {REFERENCE!r}) and ({launch.when})") for launch in file.all_launches
-        ]
-        if file.reference_launch:
-            launches.append(_launch(file, file.reference_launch, is_reference))
-        return PlanFormula(
-            absent=dict(self.usual.values),
-            buffers=tuple(buffers),
-            launches=tuple(launches),
-            arguments=arguments,
-            build_options=dict.fromkeys(file.build_options, "True"),
-            template_values={
-                **{name: name for name in (*file.sizes, *file.parameters)},
-                **{name: str(formula) for name, formula in file.defines.items()},
-            },
-        )
+        return plan_formula(self.file, dict(self.usual.values))
 
 
 def load_file(path: Path, module: str) -> FileFamily:
@@ -375,21 +335,6 @@ def _given(value: Any) -> Any:
         fields = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
         return {field.name: item for field, item in fields if item != field.default}
     return value
-
-
-def _launch(file: KernelFile, launch: LaunchEntry, when: str) -> LaunchFormula:
-    names = []
-    for name in file.names_of(launch):
-        entry = file.arguments[name]
-        names.append(f"_a_{name}" if entry.scalar or entry.local != "" else repr(name))
-    return LaunchFormula(
-        kernel=launch.kernel,
-        global_size=str(launch.global_size),
-        local_size=str(launch.local_size),
-        arguments=", ".join(names),
-        when=when,
-        prepares="constants" if launch.once else "",
-    )
 
 
 def _where(when: str, condition: str) -> Expression:
