@@ -108,7 +108,7 @@ def every_link(selector: str) -> list[str]:
 def wait_for(selector: str, should_stop: Callable[[], bool] = lambda: False) -> None:
     """Return as soon as a device's link can be used, at once for a device of this machine. May block for long.
 
-    Raises DeviceSelectionError for what waiting does not mend, DeviceAwayError when it lasts an hour or `should_stop`.
+    Raises DeviceSelectionError for a failure that waiting cannot end, DeviceAwayError after an hour or `should_stop`.
     """
     parts = split(selector)
     if parts is None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from math import log
 
 from autotune.kernels import find_family
-from autotune.lookup.absent import ANY_DEVICE, absent_device
 from autotune.lookup.answer import MAX_FACTOR, Entry, Match, Tuned, distance
 from autotune.lookup.contents import Contents, Shelf
 from autotune.lookup.legality import Legality
@@ -155,6 +154,8 @@ class Chain:
     def _warn_of_misspelling(self, name: str, slug: str) -> None:
         from difflib import get_close_matches
 
+        from autotune.lookup.absent import ANY_DEVICE
+
         presumed = self._named(slug).presumed_from
         near = get_close_matches(slug, self._contents.slugs(), n=1, cutoff=_ALIKE) if presumed != slug else []
         if near or presumed == ANY_DEVICE:
@@ -202,6 +203,8 @@ class Chain:
         if known is None:
             if len(self._absent) >= _MOST_PLACES:
                 self._absent.clear()
+            from autotune.lookup.absent import absent_device
+
             known = self._absent[slug] = absent_device(slug)
         return known
 

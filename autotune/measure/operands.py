@@ -25,7 +25,9 @@ from autotune.model.problem import Problem
 from autotune.space.family import Case
 
 NO_CONTENTS: Mapping[str, NDArray[Any]] = MappingProxyType({})
-CANARY_ELEMENTS = 0 if os.environ.get("AUTOTUNE_SIMULATED") else 2048
+SIMULATED = "AUTOTUNE_SIMULATED"
+"""Environment variable of processes that Oclgrind runs, which itself watches what is behind a buffer."""
+CANARY_ELEMENTS = 0 if os.environ.get(SIMULATED) else 2048
 """Elements behind every buffer that no kernel may write."""
 
 

@@ -125,7 +125,10 @@ class PatientWorker(Worker):
             raise _Retriable(error.message, hint=error.hint) from error
 
     def _await_link(self) -> None:
-        """Return as soon as the link works. Raises DeviceSelectionError for what waiting does not mend, WorkerError."""
+        """Return as soon as the link works.
+
+        Raises DeviceSelectionError for a failure that waiting cannot end, and WorkerError.
+        """
         began = told = self._clock()
         has_told = False
         while True:

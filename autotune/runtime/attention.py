@@ -210,9 +210,9 @@ def _problem(named: dict[str, Any], cache: KeyValues, scores: Scores, longest: i
     q, k, v, table = (named[name] for name in ("q", "k", "v", "table"))
     shapes = [tuple(int(size) for size in value.shape) for value in (q, k, v)]
     if any(len(shape) != 4 or min(shape) < 1 for shape in shapes) or shapes[1][:3] != shapes[2][:3]:
-        told = ", ".join(map(str, shapes))
+        found = ", ".join(map(str, shapes))
         raise ProblemError(
-            f"q, k and v have shapes {told}", hint="each has four axes, and those of k and v differ in the last"
+            f"q, k and v have shapes {found}", hint="each has four axes, and those of k and v differ in the last"
         )
     (batch, *of_q, k_size), of_k = shapes[0], shapes[1]
     heads, q_length = of_q if cache.layout == "heads" else of_q[::-1]

@@ -57,7 +57,7 @@ class Prepared:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that it takes on the device beside the operand that was passed."""
+        """Bytes that it takes on the device in addition to the operand that was passed."""
         return sum(size for _, size, _ in list(self._packed.values()))
 
     def memory(self, ready: Ready, transfer: Transfer) -> tuple[Memory, ...]:

@@ -222,7 +222,7 @@ class EngineExecutor:
 async def _stop_after_a_search(call_next: Callable[[], Awaitable[Any]], context: JobContext, worker: Any) -> None:
     """Have the worker take nothing more once it has searched or failed: the service decides what its device does next.
 
-    It goes on after an entry that nobody needs any more.
+    It goes on after an entry that is no longer needed.
     """
     goes_on = False
     try:
@@ -236,7 +236,7 @@ async def _stop_after_a_search(call_next: Callable[[], Awaitable[Any]], context:
 def _note_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Say in a line that a worker could not end its entry, as when another service has removed it since.
 
-    Nobody awaits this task of procrastinate's, so the loop would log it with a traceback.
+    This task of procrastinate's is not awaited, so the loop would log its error with a traceback.
     """
     if isinstance(error := context.get("exception"), ProcrastinateException):
         _LOG.info("an entry of the engine was gone: %s", error.__cause__ or error)

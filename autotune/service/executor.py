@@ -81,7 +81,7 @@ class LocalExecutor:
             await asyncio.wait(self._tasks, timeout=LEAVE_S)
 
     async def prepare(self) -> None:
-        """Queue what nobody searches."""
+        """Queue the problems that are marked as running but are not being searched."""
         if self._is_in_doubt:
             await asyncio.to_thread(self._store.jobs.recover, list(self._host.searches))
             self._is_in_doubt = False

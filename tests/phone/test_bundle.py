@@ -621,18 +621,9 @@ def test_the_commands_pack_and_collect(run: Run, job: Job, result: bytes, tmp_pa
 
 def test_a_bundle_that_no_phone_could_run_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchains, "_compilers", lambda target: iter(()))
-    asked = [
-        "bundle",
-        "--device",
-        "adreno-730",
-        "--shape",
-        "64,64,64",
-        "--budget",
-        "10s",
-        "-o",
-        str(tmp_path / "j.zip"),
-    ]
-    assert "arm64-v8a" in run([*asked, "--db", str(tmp_path / "db.sqlite")], 2).err
+    asked = ["bundle", "--device", "adreno-730", "--shape", "64,64,64", "--budget", "10s"]
+    places = ["-o", str(tmp_path / "j.zip"), "--db", str(tmp_path / "db.sqlite")]
+    assert "arm64-v8a" in run([*asked, *places], 2).err
     assert not (tmp_path / "j.zip").exists()
 
 

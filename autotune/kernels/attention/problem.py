@@ -196,7 +196,7 @@ class AttentionProblem(Problem):
         q_heads = whole_number(heads, wrong)
         values: dict[str, Any] = {"kv_heads": whole_number(kv_heads, wrong) if slash else q_heads, "head": words[3]}
         if values["kv_heads"] < 1 or q_heads % values["kv_heads"]:
-            raise ProblemError(f"{wrong.message}: {q_heads} query heads are no multiple of its heads of K and V")
+            raise ProblemError(f"{wrong.message}: {q_heads} query heads are not a multiple of its heads of K and V")
         values |= {"group": q_heads // values["kv_heads"], "q_length": whole_number(words[1], wrong)}
         values["kv_length"] = whole_number(words[2], wrong)
         for word in words[4:]:

@@ -40,8 +40,6 @@ REASONS = {
     "sub_group_": "has the device sub-groups, as autotune devices tells? The constraint has_sub_groups asks",
 }
 """What a driver may mean by its refusals."""
-_INSIDE = "AUTOTUNE_SIMULATED"
-"""Environment variable that is set in the process that Oclgrind runs."""
 
 
 @command(
@@ -91,8 +89,10 @@ def check_command(options: argparse.Namespace) -> int:
 
 def _simulated(family: "FileFamily") -> list[str]:
     """Return what Oclgrind complains of at the small sizes, each complaint once; empty where it is not installed."""
+    from autotune.measure.operands import SIMULATED  # loads NumPy
+
     program = shutil.which(SIMULATOR)
-    if program is None or os.environ.get(_INSIDE):
+    if program is None or os.environ.get(SIMULATED):
         return []
     if not family.file.check:
         tell("Oclgrind is not used: it needs small sizes, listed under `check`")
@@ -112,10 +112,12 @@ def _simulated(family: "FileFamily") -> list[str]:
 
 def _log_of_simulator(simulator: list[str], file: Path) -> str:
     """Return what Oclgrind writes of a check at the small sizes; empty, and told why, if it cannot run it."""
+    from autotune.measure.operands import SIMULATED
+
     ours = [sys.executable, "-m", "autotune", "check", str(file), "--small", "--device", SIMULATOR]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        environment = {**os.environ, **safe_path(), _INSIDE: "1"}
+        environment = {**os.environ, **safe_path(), SIMULATED: "1"}
         try:
             done = subprocess.run(  # noqa: S603 - our own command
                 [*simulator, "--log", str(log), *ours],

@@ -120,8 +120,8 @@ class FileCase(Case):
     def expect(self, outputs: Mapping[str, NDArray[Any]], again: Mapping[str, NDArray[Any]]) -> str:
         if self._regime:
             self.counts, self.reference = self.error_ratio(outputs) <= 1.0, None
-            told = f"the default is wrong on inputs of another kind, {self._regime}: is a `range` missing?"
-            self.remark = "" if self.counts or self._regime in SPECIAL else told
+            doubt = f"the default is wrong on inputs of another kind, {self._regime}: is a `range` missing?"
+            self.remark = "" if self.counts or self._regime in SPECIAL else doubt
             return ""
         for name, values in outputs.items():
             if self._file.arguments[name].access == "out":
@@ -151,7 +151,7 @@ class FileCase(Case):
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
         unwritten = {name: self._unwritten(name, values) for name, values in outputs.items()}
         undefined = {name: self._undefined(name, values) for name, values in outputs.items()}
-        told = [
+        remarks = [
             f"{name} is never written, unless access = 'inout' is meant"
             if share == 1
             else f"{share:.3g} of the elements of {name} are never written: is global_size too small, "
@@ -159,22 +159,22 @@ class FileCase(Case):
             for name, share in unwritten.items()
             if share
         ]
-        told += [f"{share:.3g} of the elements of {name} are NaN" for name, share in undefined.items() if share]
-        told += [
+        remarks += [f"{share:.3g} of the elements of {name} are NaN" for name, share in undefined.items() if share]
+        remarks += [
             f"{name} is not compared, as the reference does not give it: is access = 'scratch' meant?"
             for name in outputs
             if name not in self.right
         ]
-        self.remark = "; ".join(told)
+        self.remark = "; ".join(remarks)
         if 1 in (*unwritten.values(), *undefined.values()):
             return float("inf")
         self._guessed.clear()
         ratio = max((self._ratio(name, outputs[name], right) for name, right in self.right.items()), default=math.inf)
-        told += [
+        remarks += [
             f"the tolerance of {name} was guessed from how rounding its inputs changes the reference"
             for name in sorted(self._guessed)
         ]
-        self.remark = "; ".join(told)
+        self.remark = "; ".join(remarks)
         return ratio
 
     def _ratio(self, name: str, found: NDArray[Any], right: NDArray[Any]) -> float:

@@ -309,7 +309,7 @@ class _Draft:
 
 
 def is_counted(name: str, source: str) -> bool:
-    """Return whether a source calculates with a number, so that it is no switch."""
+    """Return whether a source calculates with a number, rather than using it as a switch."""
     plain = re.sub(r"(?m)^[ \t]*#[ \t]*(?:(?:el)?if|ifdef|ifndef|undef|pragma)\b.*$", "", source)
     return re.search(rf"[-+*/%]\s*{name}\b|\b{name}\s*[-*/%]|<\s*{name}\b", plain) is not None
 

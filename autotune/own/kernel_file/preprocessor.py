@@ -197,7 +197,10 @@ class _Preprocessor:
         return found
 
     def _substituted(self, macro: _Macro, arguments: Sequence[Sequence[_Token]], depth: int) -> str:
-        """Return the value of a macro with arguments for its parameters, replaced before except beside ``##``."""
+        """Return the value of a macro with its parameters substituted by arguments.
+
+        Macros in an argument are replaced first, unless ``##`` joins it to another token.
+        """
         by_name = dict(zip(macro.parameters or (), arguments, strict=False))
 
         def substituted(found: re.Match[str]) -> str:

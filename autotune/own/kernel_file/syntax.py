@@ -227,7 +227,7 @@ class Unit:
         self._preprocessed = preprocessed
         self.text = preprocessed.text
         as_c = _NOT_C.sub(lambda found: "f" if found[1] else "const".ljust(len(found[0])), self.text)
-        # Each kernel is parsed for itself, so that what is no C before one is no error in the others.
+        # Each kernel is parsed for itself, so that text that is not C before one makes no error in the others.
         starts = [0, *(found.start() for found in _BEGINNING.finditer(self.text)), len(self.text)]
         data = as_c.encode("ascii", "replace")
         self._trees = [(_parsed(data, start, end), start, end) for start, end in pairwise(starts)]

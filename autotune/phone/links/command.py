@@ -20,7 +20,7 @@ class CommandLink(AgentLink):
         try:
             self._words = shlex.split(command)
         except ValueError as error:
-            raise DeviceSelectionError(f"{self.name} is no command: {error}") from error
+            raise DeviceSelectionError(f"{self.name} is not a command: {error}") from error
 
     def check(self) -> None:
         """Do nothing: a command can always be started."""

@@ -46,7 +46,7 @@ class ServiceStore(Store):
     def claimed(self) -> Iterator[None]:
         """Be the only service on a file until the context ends, or the process. Raises StoreError if there is another.
 
-        The lock is that of a file beside the database, which stays.
+        The lock is held on a file in the folder of the database; the file is not removed.
         """
         if self._target.path is None:
             yield

@@ -2,8 +2,8 @@
 
 The tables of jobs (`job_rows.py`) say what is to be done. An entry stands for one attempt at a problem, in the queue of
 the devices that may take it. Each is made in the transaction that notes its number, and a problem that is queued again
-gets a new one: so whoever has an entry whose number is no longer noted has lost the problem, and cannot disturb the
-attempt after it.
+gets a new one: so a worker whose entry has a number that is no longer noted has lost the problem, and cannot disturb
+the attempt after it.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ class Entries:
         return deferrer.defer(problem=row.id)
 
     def _withdraw(self, row: JobProblemRow, connection: object) -> None:
-        """Remove the entry of a problem that nobody has taken; who has taken it is asked to abort the search."""
+        """Remove the entry of a problem that no worker has taken; a worker that has is asked to abort the search."""
         if row.entry is None:
             return
         manager = self._app.job_manager
@@ -84,4 +84,4 @@ class Entries:
             return
         row.entry = None
         if row.state == JobState.RUNNING.value:
-            row.state = JobState.CANCELLED.value  # nobody searches it
+            row.state = JobState.CANCELLED.value  # no worker searches it

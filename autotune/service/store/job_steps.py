@@ -86,8 +86,8 @@ def as_taken(session: Session, row_id: int, attempts: int) -> Found | None:
 def _next(session: Session, taker: Taker, entry: int | None) -> Found | None:
     """Return the problem to begin with its job, which is locked; both are read after locking.
 
-    Whoever has the entry of a problem in the engine's queue is alone with it. So the problem may be running: then what
-    took it before could not say so, and begins it again.
+    Only one worker can hold the entry of a problem in the engine's queue. So a problem that is marked as running was
+    taken by a worker that ended without saying so, and is begun again.
     """
     is_chosen = [JobProblemRow.state == JobState.QUEUED.value]
     if entry is not None:

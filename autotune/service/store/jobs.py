@@ -282,7 +282,7 @@ class JobLedger:
     def release(self, session: Session, problem_id: int, entry: int) -> bool:
         """Queue a problem again whose entry is stalled; return whether the entry may be removed.
 
-        Waits for nobody: a service that was suspended may have locked the rows. Then the entry has to stay.
+        It does not wait for locks: a service that was suspended may hold those of the rows. Then the entry has to stay.
         """
         is_its = (JobProblemRow.id == problem_id, JobProblemRow.entry == entry, _IS_OPEN)
         job_id = session.scalar(select(JobProblemRow.job_id).where(*is_its))
