@@ -336,10 +336,17 @@ def _reader(annotation: Any) -> _ReadValue:
 
 
 def _reader_of_union(options: Sequence[Any], marks: Sequence[Any]) -> _ReadValue:
-    """Return the function for texts and one other type."""
-    read_text = _reader_of_one(str, marks)
-    read_other = _reader_of_one(next(option for option in options if option is not str), marks)
-    return lambda node, readers: (read_text if isinstance(node.value, str) else read_other)(node, readers)
+    """Return the function for several types; what is of none of them is read as the last that is not text."""
+    readers_of = {get_origin(option) or option: _reader_of_one(option, marks) for option in options}
+    last = [option for option in options if option is not str][-1]
+    read_last = readers_of[get_origin(last) or last]
+    kinds: dict[type, Any] = {list: tuple, dict: Mapping}
+
+    def read_any(node: Node, readers: _Readers) -> Any:
+        kind = type(node.value)
+        return readers_of.get(kinds.get(kind, kind), read_last)(node, readers)
+
+    return read_any
 
 
 def _reader_of_one(wanted: Any, marks: Sequence[Any]) -> _ReadValue:

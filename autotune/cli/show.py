@@ -10,7 +10,7 @@ from autotune.cli.output import print_json
 from autotune.codec import write
 from autotune.kernels import find_family
 from autotune.lookup.answer import plain_tuned
-from autotune.model.plan import Buffer, Launch, LocalMemory, Scalar
+from autotune.model.plan import Argument, Buffer, Launch, LocalMemory, Structure
 
 
 @command(
@@ -75,10 +75,12 @@ def _plain_launch(launch: Launch) -> dict[str, Any]:
     return {**plain, "prepares": launch.prepares or None, "arguments": list(map(_plain_argument, launch.arguments))}
 
 
-def _plain_argument(argument: str | Scalar | LocalMemory) -> dict[str, Any]:
-    if isinstance(argument, str):
+def _plain_argument(argument: Argument) -> dict[str, Any]:
+    if argument is None or isinstance(argument, str):
         return {"buffer": argument}
     if isinstance(argument, LocalMemory):
         return {"local_memory_bytes": argument.size_bytes}
+    if isinstance(argument, Structure):
+        return {"bytes": argument.content.hex()}
     value = None if argument.name else argument.value
     return {"scalar": argument.name or None, "dtype": argument.dtype, "value": value}

@@ -33,7 +33,7 @@ from autotune.device.status import refuses_work_group
 from autotune.errors import AutotuneError, BuildError, DeviceSelectionError, KernelError, LaunchError, WorkGroupError
 from autotune.model.device import Device
 from autotune.model.draw import Draw
-from autotune.model.plan import Buffer, Launch, LocalMemory, Plan
+from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Structure
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.paths import user_cache_folder
 
@@ -247,6 +247,8 @@ class Session:
                 for index, argument in enumerate(launch.arguments):
                     if isinstance(argument, LocalMemory):
                         kernel.set_arg(index, cast("Any", cl.LocalMemory(argument.size_bytes)))
+                    elif argument is None or isinstance(argument, Structure):
+                        kernel.set_arg(index, cast("Any", argument.content if argument else None))
                     elif not isinstance(argument, str):
                         kind = NUMPY_TYPES[argument.dtype]
                         kernel.set_arg(index, scalar(kind, scalars.get(argument.name, argument.value)))

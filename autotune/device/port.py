@@ -22,7 +22,9 @@ from autotune.model.draw import Draw
 from autotune.model.plan import Buffer, Launch, Plan
 from autotune.model.problem import ELEMENT_TYPES
 
-NUMPY_TYPES: dict[str, type[np.generic]] = {name: getattr(np, name) for name in ELEMENT_TYPES}
+NUMPY_TYPES: dict[str, type[np.generic]] = {
+    name: getattr(np, number.stored or name) for name, number in ELEMENT_TYPES.items()
+}
 
 Program = Any
 Kernel = Any

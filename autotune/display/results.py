@@ -20,7 +20,7 @@ from autotune.kernels import find_family
 from autotune.manual import Topic, for_terminal
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
-from autotune.model.plan import Buffer, LocalMemory, Plan, Scalar
+from autotune.model.plan import Argument, Buffer, LocalMemory, Plan, Structure
 from autotune.model.trial import BuildState, Calibration, Request, Timer, TrialState, Winner, time_text
 
 if TYPE_CHECKING:
@@ -320,9 +320,11 @@ def _layout(buffer: Buffer) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _argument(argument: str | Scalar | LocalMemory) -> str:
-    if isinstance(argument, str):
-        return argument
+def _argument(argument: Argument) -> str:
+    if argument is None or isinstance(argument, str):
+        return argument or "NULL"
+    if isinstance(argument, Structure):
+        return f"the bytes {argument.content.hex()}"
     if isinstance(argument, LocalMemory):
         return f"{bytes_text(argument.size_bytes)} of local memory"
     return f"{argument.dtype} {argument.name or argument.value}"

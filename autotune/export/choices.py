@@ -121,7 +121,7 @@ def _needs(family: KernelFamily, configuration: Configuration, limits: DeviceLim
     if any(not one.names and not one({}) for one in open_ones):
         return _NEVER
     places = {name: f"(long long)wanted[{number}]" for number, name in enumerate(sizes)}
-    asked = [part for one in open_ones if one.names for part in (*one.divisors, one)]
+    asked = [part for one in open_ones if one.names for part in (*one.definitions, one)]
     return " && ".join(part.to_c(places.__getitem__, str) for part in asked)
 
 

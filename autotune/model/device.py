@@ -111,6 +111,8 @@ class DeviceLimits:
         """Return the integer limits and derived facts by name, booleans as 0 and 1."""
         values = {name: int(value) for name, value in vars(self).items() if isinstance(value, int)}
         values["max_work_group_0"], values["max_work_group_1"] = self.max_work_item_sizes[:2]
+        values["sub_group_size"] = max(self.sub_group_sizes, default=1)
+        values["least_sub_group_size"] = min(self.sub_group_sizes, default=1)
         values["has_ptx"] = int("cl_nv_device_attribute_query" in self.extensions)
         for name, extension in _FACTS_BY_EXTENSION.items():
             values[name] = int(extension in self.extensions)

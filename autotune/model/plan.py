@@ -63,8 +63,19 @@ class LocalMemory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Structure:
+    """A vector or a structure passed to a kernel by value: its bytes, with those of padding."""
+
+    content: bytes
+
+
+Argument = str | Scalar | LocalMemory | Structure | None
+"""What a kernel is passed: a buffer by its name, or what it says; None is a pointer to nothing (NULL)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One enqueued kernel: `arguments` are names of buffers, scalars, or local memory.
+    """One enqueued kernel with its arguments.
 
     `global_size` is in work-items; a `local_size` of None leaves the work-group size to the driver.
     `prepares` names the operand if this launch only converts it to another layout.
@@ -73,7 +84,7 @@ class Launch:
     kernel: str
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
-    arguments: tuple[str | Scalar | LocalMemory, ...]
+    arguments: tuple[Argument, ...]
     prepares: str = ""
 
 

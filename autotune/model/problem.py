@@ -32,6 +32,8 @@ class NumberType:
     is_whole: bool = False
     channel: str = ""
     """Type of an image's channels in OpenCL, without ``CL_``; empty if no kernel reads images of such numbers."""
+    stored: str = ""
+    """Of the normalized channels of images: the whole type that is stored, whose largest number stands for 1."""
 
 
 NUMBER_TYPES: Mapping[str, NumberType] = {
@@ -59,6 +61,15 @@ ELEMENT_TYPES: Mapping[str, NumberType] = {
             ("uint32", 4, "uint", "UNSIGNED_INT32"),
             ("int64", 8, "long", ""),
             ("uint64", 8, "ulong", ""),
+        )
+    },
+    **{
+        name: NumberType(name=name, size_bytes=size, in_c="", widened="float32", stored=stored, channel=channel)
+        for name, size, stored, channel in (
+            ("unorm8", 1, "uint8", "UNORM_INT8"),
+            ("snorm8", 1, "int8", "SNORM_INT8"),
+            ("unorm16", 2, "uint16", "UNORM_INT16"),
+            ("snorm16", 2, "int16", "SNORM_INT16"),
         )
     },
 }

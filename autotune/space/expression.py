@@ -5,9 +5,10 @@ for one configuration or, with NumPy arrays as values, for many at once; `Expres
 """
 
 import ast
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from math import isfinite
 from typing import Any, NoReturn, cast
 
 from autotune.errors import ConfigurationError
@@ -33,20 +34,27 @@ class _Language:
     """What an operand of these two is as a truth value, where it is a number."""
     negation: str
     division: str
+    quotient: str
+    """A division whose result may have a fraction."""
     choice: str
     calls: Mapping[str, str]
-    number: Callable[[int], str]
+    number: Callable[[float], str]
+    guards: Mapping[str, str]
+    """What stands for `all_of` and `any_of` where a later operand must not be evaluated needlessly; empty if they do.
+
+    It is a function of functions that give the operands."""
 
 
 _PYTHON = _Language(
     all_of=" & ", any_of=" | ", truth="({} != 0)", negation="({} == False)", division="//", number=repr,
-    choice="_choose({}, lambda: {}, lambda: {})",
+    quotient="({} / {})", guards={" & ": "_all_of", " | ": "_any_of"}, choice="_choose({}, lambda: {}, lambda: {})",
     calls={name: f"{name}({{a}}, {{b}})" for name in ("min", "max", "ceil_div", "round_up")},
 )  # fmt: skip
 """For scalars and arrays: `and` becomes `&` on truth values."""
 _C = _Language(
-    all_of=" && ", any_of=" || ", truth="{}", negation="(!{})", division="/", number=lambda value: str(int(value)),
-    choice="({} ? {} : {})",
+    all_of=" && ", any_of=" || ", truth="{}", negation="(!{})", division="/", quotient="((double){} / {})",
+    number=lambda value: str(int(value)) if isinstance(value, bool) else repr(value), choice="({} ? {} : {})",
+    guards={},
     calls={
         "min": "({a} < {b} ? {a} : {b})",
         "max": "({a} > {b} ? {a} : {b})",
@@ -81,10 +89,11 @@ FUNCTIONS: Mapping[str, Any] = {
 class Expression:
     """A boolean condition or a value over named integers and strings.
 
-    Allowed: names, integer and string constants, ``+ - * // %``, comparisons (also chained), ``and or not``,
-    ``x in (a, b)``, ``x if condition else y``, and ``min``, ``max``, ``ceil_div`` and ``round_up`` of two values.
-    Divide only values that are never negative, so that Python and C agree. Both sides of ``and`` and ``or`` are always
-    evaluated.
+    Allowed: names, constants, ``+ - * / // %``, comparisons (also chained), ``and or not``, ``x in (a, b)``,
+    ``x if condition else y``, and ``min``, ``max``, ``ceil_div`` and ``round_up`` of two values. Nothing is calculated
+    with strings. The result of ``/`` may have a fraction, with which ``//`` and ``%`` do not calculate. Divide by
+    ``//`` and ``%`` only values that are never negative, so that Python and C agree. What follows a side of ``and`` or
+    ``or`` that decides is not evaluated: ``x == 0 or n % x == 0`` divides by no zero.
 
     Raises ConfigurationError when the text uses anything else.
     """
@@ -118,16 +127,38 @@ class Expression:
         return Expression(ast.unparse(_Known(values).visit(ast.parse(self.text, mode="eval").body)))
 
     @property
-    def divisors(self) -> list["Expression"]:
-        """What it divides by, numbers left out, the innermost first: where one is 0 it has no value."""
-        found: list[ast.expr] = []
+    def definitions(self) -> list["Expression"]:
+        """Conditions under which it has a value, in order: that nothing that is evaluated divides by 0."""
+        conditions = _definitions(ast.parse(self.text, mode="eval").body)
+        return [Expression(text) for text in dict.fromkeys(map(ast.unparse, conditions))]
+
+    @property
+    def results(self) -> list[ast.expr]:
+        """The parts that it may result in: `n` and 0 of ``n if c else 0``."""
+        return list(_results(ast.parse(self.text, mode="eval").body))
+
+    @property
+    def has_fraction(self) -> bool:
+        """Whether its result may have a fraction although all names are whole numbers."""
+        return _has_fraction(ast.parse(self.text, mode="eval").body)
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """Names with which it calculates, or whose order it asks for: those of numbers."""
+        operands: list[ast.expr] = []
         for node in ast.walk(ast.parse(self.text, mode="eval")):
             match node:
-                case ast.BinOp(op=ast.FloorDiv() | ast.Mod(), right=divisor):
-                    found.append(divisor)
-                case ast.Call(func=ast.Name(id="ceil_div" | "round_up"), args=[_, divisor]):
-                    found.append(divisor)
-        return [Expression(ast.unparse(one)) for one in reversed(found) if not isinstance(one, ast.Constant)]
+                case ast.BinOp(left=left, right=right):
+                    operands += [left, right]
+                case ast.UnaryOp(op=ast.USub(), operand=operand):
+                    operands.append(operand)
+                case ast.Call(args=arguments):
+                    operands += arguments
+                case ast.Compare(left=left, ops=operators, comparators=others) if not all(
+                    isinstance(operator, ast.Eq | ast.NotEq | ast.In) for operator in operators
+                ):
+                    operands += [left, *others]
+        return frozenset(leaf.id for one in operands for leaf in _results(one) if isinstance(leaf, ast.Name))
 
     def taking(self, *names: str) -> Callable[..., int]:
         """Return a function of these names by position, for numbers only: the fastest way to evaluate often."""
@@ -156,10 +187,7 @@ class _Known(ast.NodeTransformer):
         self._values = values
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        value = self._values.get(node.id, "")
-        if isinstance(value, int) and value < 0:  # expressions do not allow a sign
-            return ast.BinOp(ast.Constant(0), ast.Sub(), ast.Constant(-value))
-        return ast.Constant(value) if node.id in self._values else node
+        return ast.Constant(self._values[node.id]) if node.id in self._values else node
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         node.args = [self.visit(argument) for argument in node.args]
@@ -189,7 +217,7 @@ class _Known(ast.NodeTransformer):
             value = Expression(ast.unparse(node))({})
         except ZeroDivisionError:
             return node
-        return ast.Constant(value) if value >= 0 else node  # expressions do not allow a sign
+        return ast.Constant(value)
 
     visit_BinOp = visit_Compare = visit_UnaryOp = _worked_out  # noqa: N815 - the names that ast asks for
 
@@ -213,17 +241,19 @@ class _Writer:
         match node:
             case ast.BoolOp(op=operator, values=values):
                 joint = language.all_of if isinstance(operator, ast.And) else language.any_of
+                if language.guards and any(any(True for _ in _definitions(value)) for value in values[1:]):
+                    operands = (f"lambda: {self._truth(value)}" for value in values)
+                    return f"{language.guards[joint]}({', '.join(operands)})"
                 return _joined(joint, map(self._truth, values))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return language.negation.format(self.write(operand))
-            case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
-                return f"({self.write(left)} {language.division} {self.write(right)})"
-            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
-                return f"({self.write(left)} {_ARITHMETIC[type(operator)]} {self.write(right)})"
+            case ast.UnaryOp(op=ast.USub()) | ast.BinOp():
+                return self._arithmetic(node)
             case ast.Compare(left=left, ops=operators, comparators=comparators):
                 pairs = zip([left, *comparators], operators, comparators, strict=False)
                 return _joined(language.all_of, [self._compare(*pair) for pair in pairs])
             case ast.Call(func=ast.Name(id=function), args=[a, b], keywords=[]) if function in language.calls:
+                self._refuse_operands(node, a, b, are_whole=function in ("ceil_div", "round_up"))
                 return language.calls[function].format(a=self.write(a), b=self.write(b))
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return language.choice.format(self.write(test), self.write(body, result), self.write(orelse, result))
@@ -231,9 +261,36 @@ class _Writer:
                 return self.name(name)
             case ast.Constant(value=str() as value):
                 return (result or self.constant)(value)
-            case ast.Constant(value=int() as value):
+            case ast.Constant(value=int() | float() as value) if isfinite(value):
                 return language.number(value)
         _refuse(self.text, node)
+
+    def _arithmetic(self, node: ast.expr) -> str:
+        match node:
+            case ast.UnaryOp(operand=operand):
+                self._refuse_operands(node, operand)
+                return f"(-{self.write(operand)})"
+            case ast.BinOp(left=left, op=ast.Div(), right=right):
+                self._refuse_operands(node, left, right)
+                return self.language.quotient.format(self.write(left), self.write(right))
+            case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
+                self._refuse_operands(node, left, right, are_whole=True)
+                return f"({self.write(left)} {self.language.division} {self.write(right)})"
+            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
+                self._refuse_operands(node, left, right, are_whole=isinstance(operator, ast.Mod))
+                return f"({self.write(left)} {_ARITHMETIC[type(operator)]} {self.write(right)})"
+        _refuse(self.text, node)
+
+    def _refuse_operands(self, node: ast.expr, *operands: ast.expr, are_whole: bool = False) -> None:
+        """Raise ConfigurationError where an operand of arithmetic is a string, or has a fraction and may not.
+
+        A string times a number may fill the memory.
+        """
+        for leaf in (leaf for operand in operands for leaf in _results(operand)):
+            if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str):
+                _refuse(self.text, node, "texts are no numbers")
+        if are_whole and any(map(_has_fraction, operands)):
+            _refuse(self.text, node, "// and % divide whole numbers, and an operand may have a fraction")
 
     def _truth(self, node: ast.expr) -> str:
         """Return an operand of `and` and `or`, for which ``&`` and ``|`` stand: 4 & 2 is 0, and both are true."""
@@ -257,11 +314,61 @@ def _joined(joint: str, terms: Iterable[str]) -> str:
     return f"({joint.join([first, *others])})" if others else first
 
 
-def _refuse(text: str, node: ast.AST) -> NoReturn:
-    power = ": make the power the parameter, and leave its logarithm out"
-    reasons = {ast.Div: ": // divides whole numbers", ast.Pow: ": multiply instead", ast.LShift: power}
-    reason = reasons.get(type(node.op), "") if isinstance(node, ast.BinOp) else ""
-    raise ConfigurationError(f"expression {text!r} may not use {ast.unparse(node)!r}{reason}")
+def _results(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the parts of an expression that it may result in: of a choice those of both branches."""
+    if isinstance(node, ast.IfExp):
+        yield from _results(node.body)
+        yield from _results(node.orelse)
+    else:
+        yield node
+
+
+def _has_fraction(node: ast.expr) -> bool:
+    """Return whether the result of an expression may have a fraction, whatever its names are."""
+    match node:
+        case ast.BinOp(op=ast.Div()) | ast.Constant(value=float()):
+            return True
+        case ast.BinOp(left=a, right=b) | ast.IfExp(body=a, orelse=b) | ast.Call(args=[a, b]):
+            return _has_fraction(a) or _has_fraction(b)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _has_fraction(operand)
+    return False
+
+
+def _definitions(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield conditions under which an expression divides by no zero; each may rely on those before it."""
+    match node:
+        case ast.BoolOp(op=operator, values=values):
+            for number, value in enumerate(values):
+                before: ast.expr = values[0] if number == 1 else ast.BoolOp(operator, values[:number])
+                decides = before if isinstance(operator, ast.Or) else ast.UnaryOp(ast.Not(), before)
+                for condition in _definitions(value):
+                    yield ast.BoolOp(ast.Or(), [decides, condition]) if number else condition
+            return
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yield from _definitions(test)
+            yield from (ast.BoolOp(ast.Or(), [ast.UnaryOp(ast.Not(), test), one]) for one in _definitions(body))
+            yield from (ast.BoolOp(ast.Or(), [test, one]) for one in _definitions(orelse))
+            return
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            yield from _definitions(child)
+    match node:
+        case (
+            ast.BinOp(op=ast.FloorDiv() | ast.Mod() | ast.Div(), right=divisor)
+            | ast.Call(func=ast.Name(id="ceil_div" | "round_up"), args=[_, divisor])
+        ):
+            if not (isinstance(divisor, ast.Constant) and divisor.value):
+                yield ast.Compare(divisor, [ast.NotEq()], [ast.Constant(0)])
+
+
+def _refuse(text: str, node: ast.AST, reason: str = "") -> NoReturn:
+    power = "make the power the parameter, and leave its logarithm out"
+    reasons: dict[type[ast.operator], str] = {ast.Pow: "multiply instead", ast.LShift: power}
+    if isinstance(node, ast.BinOp):
+        reason = reason or reasons.get(type(node.op), "")
+    reason = reason and f": {reason}"
+    raise ConfigurationError(f"expression {text[:200]!r} may not use {ast.unparse(node)[:200]!r}{reason}")
 
 
 def _of_arrays(function: str) -> Callable[[Any, Any], Any]:
@@ -287,4 +394,19 @@ def _choose(condition: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> An
     return numpy.where(condition, yes(), no())
 
 
-_FUNCTIONS_OF_ARRAYS = {**FUNCTIONS, "min": _of_arrays("min"), "max": _of_arrays("max"), "_choose": _choose}
+def _joint(decisive: bool, *operands: Callable[[], Any]) -> Any:
+    """Return `or` of operands if `decisive` is true, else `and`; none is evaluated after a number that decides."""
+    found: Any = not decisive
+    for operand in operands:
+        value = operand()
+        if getattr(value, "ndim", 0):
+            found = (found | value) if decisive else (found & value)
+        elif bool(value) is decisive:
+            return decisive
+    return found
+
+
+_FUNCTIONS_OF_ARRAYS = {
+    **FUNCTIONS, "min": _of_arrays("min"), "max": _of_arrays("max"), "_choose": _choose,
+    "_all_of": partial(_joint, False), "_any_of": partial(_joint, True),
+}  # fmt: skip

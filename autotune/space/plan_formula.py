@@ -6,6 +6,7 @@ names a buffer or a type.
 """
 
 import ast
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import Any
 
 from autotune.errors import ConfigurationError
 from autotune.model.configuration import Configuration, Value
-from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar
+from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Role, Scalar, Structure
 from autotune.model.problem import Problem
 from autotune.space.expression import FUNCTIONS, Expression
 
@@ -63,7 +64,13 @@ class LaunchFormula:
     """If this does not hold, the driver chooses the work-group."""
     arguments: str
     when: str = "True"
+    times: str = "1"
+    """How often it is launched in a row. Its other formulas may use `step`, which counts from 0."""
     prepares: str = ""
+
+
+STEP = "step"
+MOST_LAUNCHES = 1024
 
 
 def divisible(count: str) -> str:
@@ -78,12 +85,40 @@ def divisible(count: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ArgumentFormula:
-    """An argument of a kernel that is neither a buffer nor a number of type int32."""
+    """An argument of a kernel that is neither a buffer nor a number of type int32.
+
+    It may use `step`, see `LaunchFormula`.
+    """
 
     dtype: str = ""
     """Type of a scalar; empty for local memory."""
-    value: str | float
+    value: str | float = 0
     """The scalar, or the bytes of local memory for each work-group: an expression or a number."""
+    members: tuple[tuple[int, str, str | float], ...] = ()
+    """Of a structure or vector, the place in bytes, the type and the value of each number."""
+    size_bytes: int = 0
+    """Of a structure or vector; 0 for others."""
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is a pointer to nothing: it has neither a type nor a size."""
+        return not self.dtype and not self.size_bytes and self.value == 0
+
+    @property
+    def texts(self) -> list[str]:
+        """Its expressions."""
+        values = (self.value, *(value for _, _, value in self.members))
+        return [value for value in values if isinstance(value, str)]
+
+    def written(self) -> str:
+        """Return the Python text that makes the argument."""
+        if self.is_null:
+            return "None"
+        if self.size_bytes:
+            members = "".join(f"({place}, {dtype!r}, {_number(value)}), " for place, dtype, value in self.members)
+            return f"_structure({self.size_bytes}, ({members}))"
+        value = _number(self.value)
+        return f"_Scalar(dtype={self.dtype!r}, value={value})" if self.dtype else f"_Local(size_bytes={value})"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -118,12 +153,16 @@ class PlanFormula:
                 [_buffer(b, *found) for b, found in zip(self.buffers, values["_buffers"], strict=True) if found]
             ),
             launches=tuple(
-                [_launch(one, *found) for one, found in zip(self.launches, values["_launches"], strict=True) if found]
+                [
+                    _launch(one, *found)
+                    for one, launched in zip(self.launches, values["_launches"], strict=True)
+                    for found in launched
+                ]
             ),
             build_options=tuple(
                 [o.format_map(values) for o, holds in zip(self.build_options, values["_options"], strict=True) if holds]
             ),
-            template_values=tuple(zip(self.template_values, map(_plain, values["_template_values"]), strict=True)),
+            template_values=tuple(zip(self.template_values, map(in_c, values["_template_values"]), strict=True)),
         )
 
     def variant_of(self, problem: Problem, configuration: Configuration) -> int:
@@ -144,10 +183,11 @@ class PlanFormula:
 
     def values(self, problem: Problem, configuration: Configuration) -> dict[str, Any]:
         """Return what the expressions may use, the derived names included."""
-        values: dict[str, Any] = {**self.absent, **problem.constraint_values(), **dict(configuration.values)}
+        # One namespace for all, since what is in a comprehension sees no local names of this code.
+        values: dict[str, Any] = {**_NAMES, **self.absent, **problem.constraint_values(), **dict(configuration.values)}
         values["algorithm"] = configuration.algorithm
         try:
-            exec(self._program, _NAMES, values)  # noqa: S102 - the texts were checked
+            exec(self._program, values)  # noqa: S102 - the texts were checked
         except NameError as error:
             raise ConfigurationError(f"{configuration}: the plan needs {error.name}, which is missing") from error
         return values
@@ -160,19 +200,23 @@ class PlanFormula:
             f"{name} = _Scalar(dtype={_checked(self.scalar_dtype)}, name={name!r}, value={value!r})"
             for name, value in self.scalars.items()
         ]
-        for name, argument in self.arguments.items():
-            value = _checked(argument.value) if isinstance(argument.value, str) else repr(argument.value)
-            made = (
-                f"_Scalar(dtype={argument.dtype!r}, value={value})" if argument.dtype else f"_Local(size_bytes={value})"
-            )
-            lines.append(f"{name} = {made}")
+        of_step = {
+            name: argument.written()
+            for name, argument in self.arguments.items()
+            if any(STEP in Expression(text).names for text in argument.texts)
+        }
+        lines += [f"{name} = {one.written()}" for name, one in self.arguments.items() if name not in of_step]
         buffers = [f"({_tuple(b.dtype, *b.sizes, b.row_pitch)} if {_checked(b.when)} else ())" for b in self.buffers]
         launches = []
         for launch in self.launches:
             local = _tuple(*parts_of(launch.local_size)) if launch.local_size else "None"
             local = f"({local} if {_checked(launch.local_when)} else None)"
             parts = f"({_tuple(*parts_of(launch.global_size))}, {local}, {_tuple(*parts_of(launch.arguments))})"
-            launches.append(f"({parts} if {_checked(launch.when)} else ())")
+            used = {name for part in parts_of(launch.arguments) for name in Expression(part).names}
+            made = "".join(f" for {name} in [{text}]" for name, text in of_step.items() if name in used)
+            steps = f"range(min({_checked(launch.times)}, {MOST_LAUNCHES + 1}))"
+            repeated = "" if launch.times == "1" else f" for {STEP} in {steps}{made}"
+            launches.append(f"([{parts}{repeated}] if {_checked(launch.when)} else ())")
         lines += [
             f"_buffers = [{', '.join(buffers)}]",
             f"_launches = [{', '.join(launches)}]",
@@ -188,6 +232,10 @@ def parts_of(text: str) -> list[str]:
     tree = ast.parse(f"({text},)", mode="eval").body
     assert isinstance(tree, ast.Tuple)
     return [ast.unparse(part) for part in tree.elts]
+
+
+def _number(value: str | float) -> str:
+    return _checked(value) if isinstance(value, str) else repr(value)
 
 
 def _checked(text: str) -> str:
@@ -226,8 +274,26 @@ def _launch(
     )
 
 
-def _plain(value: Value) -> Value:
-    return int(value) if isinstance(value, bool) else value
+def _structure(size_bytes: int, members: tuple[tuple[int, str, float], ...]) -> Structure:
+    content = bytearray(size_bytes)
+    for place, dtype, value in members:
+        try:
+            struct.pack_into(f"<{_FORMATS[dtype]}", content, place, value)
+        except (struct.error, OverflowError) as error:
+            raise ConfigurationError(f"a number of {dtype} cannot be {value}") from error
+    return Structure(content=bytes(content))
 
 
-_NAMES = {**FUNCTIONS, "_Scalar": Scalar, "_Local": LocalMemory}
+_FORMATS = {
+    "float16": "e", "float32": "f", "float64": "d", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H",
+    "int32": "i", "uint32": "I", "int64": "q", "uint64": "Q",
+}  # fmt: skip
+"""Python's names of types that structures hold."""
+
+
+def in_c(value: Value | float) -> Value:
+    """Return a value as a definition in C spells it: fractions are floats, as kernels without doubles need them."""
+    return f"{value!r}f" if isinstance(value, float) else int(value) if isinstance(value, bool) else value
+
+
+_NAMES = {**FUNCTIONS, "_Scalar": Scalar, "_Local": LocalMemory, "_structure": _structure, "range": range}

@@ -176,7 +176,10 @@ def _table(
         choices = np.array(parameters[layer].values)
         values[parameters[layer].name] = choices.reshape([-1 if other == axis else 1 for other in range(len(layers))])
     try:
-        holds = constraint.condition(values)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            holds = constraint.condition(values)
+            for is_defined in constraint.condition.definitions:  # arrays divide by 0 without an error
+                holds = holds & is_defined(values)
     except ZeroDivisionError:  # by a size alone: it holds for no configuration, as in a lookup
         holds = False
     return layers, np.broadcast_to(np.asarray(holds, dtype=bool), shape)

@@ -24,10 +24,10 @@ _CHANNELS = {0x10B0: 1, 0x10B2: 2, 0x10B5: 4}
 """Channels of ``CL_R``, ``CL_RG`` and ``CL_RGBA``."""
 _CHANNEL_TYPES = {
     0x10D7: "int8", 0x10D8: "int16", 0x10DA: "uint8", 0x10DB: "uint16", 0x10DC: "uint32", 0x10DD: "float16",
-    0x10DE: "float32",
+    0x10DE: "float32", 0x10D0: "snorm8", 0x10D1: "snorm16", 0x10D2: "unorm8", 0x10D3: "unorm16",
 }  # fmt: skip
 _IN_C = {
-    **{number.in_c: name for name, number in ELEMENT_TYPES.items()},
+    **{number.in_c: name for name, number in ELEMENT_TYPES.items() if number.in_c},
     "unsigned char": "uint8", "unsigned short": "uint16", "unsigned int": "uint32", "unsigned long": "uint64",
     "unsigned": "uint32", "signed char": "int8", "size_t": "uint64",
 }  # fmt: skip

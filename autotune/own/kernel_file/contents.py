@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,31 @@ from numpy.typing import NDArray
 from autotune.errors import ProblemError
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Launch, Plan, Role, Scalar
-from autotune.model.problem import ELEMENT_TYPES
 from autotune.own.kernel_file.format import ArgumentEntry, KernelFile
 from autotune.own.kernel_file.function import called, parameters
-from autotune.own.kernel_file.regimes import NOT_FINITE, OTHER_NUMBERS, REGIMES, SPECIAL, draw, usual_range
+from autotune.own.kernel_file.inputs import (
+    as_stored,
+    contents,
+    fitting,
+    in_units,
+    loaded,
+    names_of,
+    passed_value,
+    stored_type,
+    unit,
+    valid_elements,
+)
+from autotune.own.kernel_file.regimes import NOT_FINITE, OTHER_NUMBERS, REGIMES, SPECIAL, draw
 from autotune.own.kernel_file.source import inside
 from autotune.own.kernel_file.tolerance import MOST_OF_SIZE, ROUNDINGS, Sizes, rounded
-from autotune.space.expression import Expression
 from autotune.space.family import Case
 
 RELATIVE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2}
 """Tolerances unless the file has one; integers must be equal."""
 
 
+_OF_UNIT = 1.0 + 1e-6
+"""Units by which a normalized channel may differ, since devices round it differently."""
 _PART = 2**15
 """Elements that are compared at once."""
 
@@ -48,26 +59,33 @@ class FileCase(Case):
         self._file, self._regime = file, regime
         self.reference = reference
         self._seed = seed
-        scalars = {name: entry for name, entry in file.arguments.items() if entry.scalar}
-        fixed = {name: entry for name, entry in scalars.items() if _names_of(entry.value) <= sizes.keys()}
-        sizes = {**{name: _scalar(entry, sizes) for name, entry in fixed.items()}, **sizes}
+        passed = {name: entry for name, entry in file.arguments.items() if entry.is_passed}
+        fixed = {name: entry for name, entry in passed.items() if names_of(*entry.numbers) <= sizes.keys()}
+        self._valid = {
+            buffer.name: valid_elements(file.arguments[buffer.name].valid, sizes, buffer.elements)
+            for buffer in plan.buffers
+            if buffer.role is Role.OUTPUT
+        }
+        """Which elements of an output are compared; None where all are."""
+        nothing = dict.fromkeys(file.arguments.keys() - {b.name for b in plan.buffers} - passed.keys())
+        numbers_of = {name: passed_value(entry, sizes) for name, entry in fixed.items()}
         self._changed = _other_numbers(file) if regime == OTHER_NUMBERS else {}
         """Numbers that are passed in place of those of the file."""
-        self._known: dict[str, Any] = {**sizes, **self._changed}
+        self._known: dict[str, Any] = {**nothing, **numbers_of, **sizes, **self._changed}
         numbers = np.random.default_rng(seed)
         inputs: dict[str, NDArray[Any]] = {}
         for buffer in plan.buffers:
             entry = file.arguments[buffer.name]
             if buffer.role is Role.INPUT or entry.access == "inout":
-                known = {**self._known, **inputs, "numbers": numbers}
+                known = {**self._known, **self._seen(inputs), "numbers": numbers}
                 is_drawn = regime and _is_random(entry)
                 inputs[buffer.name] = (
                     draw(regime, entry.special, numbers, buffer.elements, np.dtype(entry.element))
                     if is_drawn
-                    else _contents(entry, file, known, numbers, buffer.elements, buffer.name)
+                    else contents(entry, file, known, numbers, buffer.elements, buffer.name)
                 )
             elif buffer.role is Role.OUTPUT:
-                inputs[buffer.name] = np.full(buffer.elements, _poison(np.dtype(buffer.dtype), seed))
+                inputs[buffer.name] = np.full(buffer.elements, _poison(stored_type(buffer.dtype), seed))
         self.inputs: Mapping[str, NDArray[Any]] = inputs
         self.reads = frozenset(name for name in inputs if file.arguments[name].access == "inout")
         self.right: dict[str, NDArray[Any]] = {}
@@ -86,12 +104,25 @@ class FileCase(Case):
             self.counts = self._is_defined()
             self.reference = reference if self.counts else None
         elif file.reference.python:
-            self.right = self._computed({**self._known, **self.inputs})
+            self.right = self._computed(self.inputs)
         elif file.reference.outputs:
             for name, path in file.reference.outputs.items():
-                self.right[name] = _loaded(inside(file.path.parent, path), self.inputs[name])
+                stored = loaded(inside(file.path.parent, path), self.inputs[name])
+                self.right[name] = self._compared(name, stored)
         self._given = dict(self.right)
         """What no kernel computed, in which an infinity is not one that was left."""
+
+    def _seen(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return contents as functions see them."""
+        return {name: in_units(values, self._file.arguments[name].element) for name, values in inputs.items()}
+
+    def _valid_part(self, name: str, stored: NDArray[Any]) -> NDArray[Any]:
+        valid = self._valid.get(name)
+        return stored if valid is None else stored[valid]
+
+    def _compared(self, name: str, stored: NDArray[Any]) -> NDArray[Any]:
+        """Return the elements of an output that are compared, as functions see them."""
+        return in_units(self._valid_part(name, stored), self._file.arguments[name].element)
 
     def launches(self, plan: Plan) -> Sequence[Launch]:
         return [self._passing(launch) for launch in plan.launches] if self._changed else plan.launches
@@ -99,12 +130,17 @@ class FileCase(Case):
     def _passing(self, launch: Launch) -> Launch:
         """Return a launch with the changed numbers."""
         entries = [*self._file.all_launches, *filter(None, [self._file.reference_launch])]
-        names = next(
-            names
-            for names in map(self._file.names_of, entries)
-            if len(names) == len(launch.arguments)
-            and all(a == name for a, name in zip(launch.arguments, names, strict=True) if isinstance(a, str))
+        entry = next(
+            entry
+            for entry in entries
+            if len(self._file.formulas_of(entry)) == len(launch.arguments)
+            and all(
+                given == formula or formula not in self._file.arguments
+                for given, formula in zip(launch.arguments, self._file.formulas_of(entry), strict=True)
+                if isinstance(given, str)
+            )
         )
+        names = self._file.names_of(entry)
         changed = [
             dataclasses.replace(argument, value=self._changed[name])
             if isinstance(argument, Scalar) and name in self._changed
@@ -123,14 +159,17 @@ class FileCase(Case):
             doubt = f"the default is wrong on inputs of another kind, {self._regime}: is a `range` missing?"
             self.remark = "" if self.counts or self._regime in SPECIAL else doubt
             return ""
-        for name, values in outputs.items():
+        for name, found in outputs.items():
             if self._file.arguments[name].access == "out":
-                kept = (values == self._poison(name)) & (again[name] == self._poison(name, 1))
+                values, later = self._valid_part(name, found), self._valid_part(name, again[name])
+                kept = (values == self._poison(name)) & (later == self._poison(name, 1))
                 self._kept[name] = kept
-                if not self._ratio(name, np.where(kept, values, again[name]), values) <= 1.0:
+                element = self._file.arguments[name].element
+                later = in_units(np.where(kept, values, later), element)
+                if not self._ratio(name, later, in_units(values, element)) <= 1.0:
                     return f"{name} depends on what was in it before the call: is access = 'inout' meant?"
         self.reference = None
-        self.right = {name: values.copy() for name, values in outputs.items()}
+        self.right = {name: self._compared(name, values).copy() for name, values in outputs.items()}
         self._sizes = {}
         return ""
 
@@ -139,17 +178,19 @@ class FileCase(Case):
         not."""
         try:
             with np.errstate(all="ignore"):
-                self.right = self._computed({**self._known, **self.inputs})
+                self.right = self._computed(self.inputs)
         except ProblemError:
             return False
         is_finite = self._regime != NOT_FINITE
-        return all(_is_held(values, self.inputs[name].dtype, is_finite) for name, values in self.right.items())
+        kinds = {name: in_units(self.inputs[name][:0], self._file.arguments[name].element).dtype for name in self.right}
+        return all(_is_held(values, kinds[name], is_finite) for name, values in self.right.items())
 
     def _poison(self, name: str, later: int = 0) -> Any:
         return _poison(self.inputs[name].dtype, self._seed + later)
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
-        unwritten = {name: self._unwritten(name, values) for name, values in outputs.items()}
+        unwritten = {name: self._unwritten(name, self._valid_part(name, values)) for name, values in outputs.items()}
+        outputs = {name: self._compared(name, values) for name, values in outputs.items()}
         undefined = {name: self._undefined(name, values) for name, values in outputs.items()}
         remarks = [
             f"{name} is never written, unless access = 'inout' is meant"
@@ -179,8 +220,10 @@ class FileCase(Case):
 
     def _ratio(self, name: str, found: NDArray[Any], right: NDArray[Any]) -> float:
         given = self._file.reference
-        relative = RELATIVE.get(found.dtype.name, 0.0) if given.relative is None else given.relative
-        if not relative and not given.absolute:
+        one = unit(self._file.arguments[name].element)
+        usual = 0.0 if one else RELATIVE.get(found.dtype.name, 0.0)
+        relative = usual if given.relative is None else given.relative
+        if not relative and not given.absolute and not one:
             return 0.0 if np.array_equal(found, right, equal_nan=found.dtype.kind == "f") else float("inf")
         if name not in self._sizes:
             self._sizes[name] = Sizes(right.astype(np.float64), self._rows.get(name, 0))
@@ -195,6 +238,8 @@ class FileCase(Case):
         self, name: str, found: NDArray[Any], right: NDArray[Any], relative: float, *, by_response: bool
     ) -> float:
         least = 4 * float(np.finfo(found.dtype).smallest_subnormal) if found.dtype.kind == "f" else 0.0
+        one = unit(self._file.arguments[name].element)
+        least += _OF_UNIT / one if one else 0.0
         worst, start = 0.0, 0
         for a, b in zip(_parts(found), _parts(right), strict=True):
             part = slice(start, start + len(b))
@@ -225,7 +270,7 @@ class FileCase(Case):
             inputs = {key: rounded(values, numbers) for key, values in self.inputs.items()}
             try:
                 with np.errstate(all="ignore"):
-                    changed = self._computed({**self._known, **inputs})
+                    changed = self._computed(inputs)
             except ProblemError:
                 changed = {}
             for key, values in self.right.items():
@@ -242,7 +287,7 @@ class FileCase(Case):
             return 0.0
         unwritten = found == self._poison(name)
         if name in self._given:
-            unwritten &= self._given[name] != self._poison(name)
+            unwritten &= as_stored(self._given[name], self._file.arguments[name].element) != self._poison(name)
         elif found.dtype.kind != "f":
             unwritten &= self._kept.get(name, False)
         return float(np.mean(unwritten))
@@ -251,19 +296,28 @@ class FileCase(Case):
         """Return the share of an output's elements that are NaN although only a kernel says that they should be."""
         return 0.0 if name in self._given or found.dtype.kind != "f" else float(np.mean(np.isnan(found)))
 
-    def _computed(self, known: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    def _computed(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return what the Python function says. Raises ProblemError when it fails or returns something else."""
         function, outputs = self._file.reference.python, self._file.outputs
-        result = called(self._file, function, known)
+        result = called(self._file, function, {**self._known, **self._seen(inputs)})
         found = result if isinstance(result, Mapping) else {outputs[0]: result}
         for output in found:
             if output not in outputs:
                 raise ProblemError(f"{function} returned {output!r}, the outputs are {', '.join(outputs)}")
         if not found:
             raise ProblemError(f"{function} returned nothing")
-        for output, values in found.items():
-            self._rows[output] = np.shape(values)[-1] if np.ndim(values) > 1 else 0
-        return {output: _fitting(values, self.inputs[output], function, output) for output, values in found.items()}
+        return {output: self._fitting(values, output) for output, values in found.items()}
+
+    def _fitting(self, given: Any, output: str) -> NDArray[Any]:
+        """Return the valid elements of an output of the reference, which gives all or these. Raises ProblemError."""
+        values, valid = np.asarray(given), self._valid.get(output)
+        self._rows[output] = values.shape[-1] if values.ndim > 1 else 0
+        if valid is None or values.size != np.count_nonzero(valid):
+            values = self._valid_part(output, fitting(given, self.inputs[output], self._file.reference.python, output))
+            if valid is not None and self._rows[output]:
+                in_row = np.count_nonzero(valid.reshape(-1, self._rows[output]), axis=1)
+                self._rows[output] = int(in_row.max()) if len({*in_row.tolist()} - {0}) == 1 else 0
+        return values.reshape(-1)
 
 
 def regimes_of(file: KernelFile) -> tuple[str, ...]:
@@ -276,7 +330,13 @@ def regimes_of(file: KernelFile) -> tuple[str, ...]:
 
 def _is_random(entry: ArgumentEntry) -> bool:
     """Return whether an argument has random numbers of which the file does not say how large they are."""
-    return entry.fill in ("uniform", "normal") and not entry.range and not entry.scalar and entry.access != "scratch"
+    return (
+        entry.fill in ("uniform", "normal")
+        and not entry.range
+        and not entry.is_passed
+        and not (entry.element and unit(entry.element))
+        and entry.access != "scratch"
+    )
 
 
 def _other_numbers(file: KernelFile) -> dict[str, float]:
@@ -315,77 +375,3 @@ def _poison(kind: "np.dtype[Any]", seed: int) -> Any:
         return kind.type((-1) ** seed * np.inf)
     limits = np.iinfo(kind)
     return kind.type(limits.max if seed % 2 == 0 else limits.min or limits.max // 3)
-
-
-def _fitting(values: Any, like: NDArray[Any], source: str, name: str) -> NDArray[Any]:
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        what = "nothing" if values is None else f"elements of {array.dtype}"
-        raise ProblemError(f"{source} returned {what}, not the numbers of {name}")
-    if array.size != like.size:
-        shape = f" in the shape {'x'.join(map(str, array.shape))}" if array.ndim > 1 else ""
-        raise ProblemError(
-            f"{source} gave {array.size} elements{shape}, {name} has {like.size}",
-            hint="arrays are passed with one dimension: reshape them",
-        )
-    return array.reshape(-1)
-
-
-def _loaded(path: Path, like: NDArray[Any]) -> NDArray[Any]:
-    try:
-        values = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise ProblemError(f"{path} cannot be read: {error}") from error
-    if values.dtype != like.dtype or values.size != like.size:
-        raise ProblemError(f"{path} has {values.size} elements of {values.dtype}, wanted {like.size} of {like.dtype}")
-    return np.ascontiguousarray(values).reshape(-1)
-
-
-def _contents(
-    entry: ArgumentEntry,
-    file: KernelFile,
-    known: Mapping[str, Any],
-    numbers: np.random.Generator,
-    elements: int,
-    name: str,
-) -> NDArray[Any]:
-    kind = np.dtype(entry.element)
-    like = np.empty(elements, kind)
-    if entry.fill == "file":
-        return _loaded(inside(file.path.parent, entry.file), like)
-    if entry.fill == "python":
-        return _fitting(called(file, entry.python, known), like, entry.python, name).astype(kind)
-    if entry.fill in ("zeros", "ones"):
-        return np.full(elements, int(entry.fill == "ones"), kind)
-    if entry.fill == "ramp":
-        return np.arange(elements).astype(kind)
-    if entry.fill == "normal":
-        return numbers.standard_normal(elements).astype(kind)
-    low, high = (_bound(bound, known) for bound in entry.range) if entry.range else usual_range(kind)
-    if not low <= high:
-        raise ProblemError(f"{name}: the range from {low:g} to {high:g} is empty")
-    if kind.kind == "f":
-        return numbers.uniform(low, high, elements).astype(kind)
-    limits = np.iinfo(kind)
-    if low < limits.min or high > limits.max:
-        hint = f"whole numbers have both limits: range = [{limits.min}, {limits.max}] at most"
-        raise ProblemError(f"{name}: the range from {low:g} to {high:g} exceeds {entry.element}", hint=hint)
-    return numbers.integers(int(low), int(high), elements, kind, endpoint=True)
-
-
-def _bound(bound: str | float, known: Mapping[str, Any]) -> float:
-    return float(_number(bound, known))
-
-
-def _scalar(entry: ArgumentEntry, known: Mapping[str, Any]) -> Any:
-    """Return the number that an argument is, for functions, which may count with those of whole types."""
-    value = _number(entry.value, known)
-    return int(value) if ELEMENT_TYPES[entry.scalar].is_whole else value
-
-
-def _number(value: str | float, known: Mapping[str, Any]) -> Any:
-    return Expression(value)(known) if isinstance(value, str) else value
-
-
-def _names_of(value: str | float) -> frozenset[str]:
-    return Expression(value).names if isinstance(value, str) else frozenset()

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Self
@@ -20,15 +19,14 @@ from autotune.model.plan import Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
 from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, names_in
-from autotune.own.kernel_file.formula import plan_formula
+from autotune.own.kernel_file.formula import checked, plan_formula
 from autotune.own.kernel_file.reading import BESIDE_SIZES, parts, read_kernel_file
 from autotune.own.kernel_file.source import template_of
 from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Case, Constraint, KernelFamily, Parameter
-from autotune.space.plan_formula import PlanFormula
+from autotune.space.plan_formula import PlanFormula, in_c
 
 LARGEST_SIZE = 2**31 - 1
-MOST_WORK_ITEMS = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,19 +157,14 @@ class FileFamily(KernelFamily):
             plan = self._formula.plan(problem, configuration)
         except ZeroDivisionError as error:
             raise ConfigurationError(f"{configuration}: a formula of {self.file.path.name} divides by zero") from error
-        for buffer in plan.buffers:
-            if not 1 <= buffer.elements <= 2**50:
-                raise ConfigurationError(f"{configuration}: {buffer.name} would have {buffer.elements} elements")
-        for launch in plan.launches:
-            sizes = (*launch.global_size, *(launch.local_size or (1,)))
-            if min(sizes) < 1 or max(sizes) > MOST_WORK_ITEMS or prod(launch.global_size) > MOST_WORK_ITEMS:
-                by = (
-                    f"work-groups of {launch.local_size}" if launch.local_size else "work-groups of the driver's choice"
-                )
-                raise ConfigurationError(
-                    f"{configuration}: {launch.kernel} cannot be launched with {launch.global_size} work-items in {by}"
-                )
-        return plan
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{configuration}: a formula of {self.file.path.name} mixes texts and numbers"
+            ) from error
+        try:
+            return checked(plan)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{configuration}: {error.message}") from error
 
     def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
         try:
@@ -183,7 +176,7 @@ class FileFamily(KernelFamily):
         values = {**sizes, **dict(configuration.values)}
         defines = {name: Expression(str(formula)) for name, formula in self.file.defines.items()}
         known = {name: value(values) for name, value in defines.items() if value.names <= values.keys()}
-        found = [f"-D{name}={int(value) if isinstance(value, bool) else value}" for name, value in known.items()]
+        found = [f"-D{name}={in_c(value)}" for name, value in known.items()]
         names = {option: names_in(option) for option in self.file.build_options}
         return [*found, *(option.format_map(values) for option in names if names[option] <= values.keys())]
 
@@ -228,10 +221,8 @@ class FileFamily(KernelFamily):
     def _check_use(self, source: str) -> None:
         """Raise UsageError for a parameter that neither the source nor any formula uses: probably a misspelling."""
         file = self.file
-        formulas = [*file.build_options, *map(str, file.defines.values())]
-        formulas += [f"{launch.global_size} {launch.local_size} {launch.when}" for launch in file.all_launches]
-        formulas += [f"{entry.size} {entry.local} {entry.value}" for entry in file.arguments.values()]
-        text = " ".join(formulas) + re.sub(r"(?m)^#define (\w+) \{\{ \1 \}\}$", "", source)
+        formulas = [str(formula) for key, formula in file.formulas if not key.startswith("constraints.")]
+        text = " ".join([*file.build_options, *formulas]) + re.sub(r"(?m)^#define (\w+) \{\{ \1 \}\}$", "", source)
         used = set(re.findall(r"\w+", text))
         for name in file.parameters:
             if name not in used:
@@ -255,7 +246,7 @@ class FileFamily(KernelFamily):
                     condition=_where(launch.when, f"{_product(launch.local_size)} <= max_work_group_size"),
                     because=f"work-groups of {launch.local_size} have more work-items than the device allows",
                 )
-            entries = [self.file.arguments[name] for name in self.file.names_of(launch)]
+            entries = [self.file.arguments[name] for name in self.file.names_of(launch) if name]
             if local := " + ".join(f"({entry.local})" for entry in entries if entry.local != ""):
                 yield Constraint(
                     name=f"local_memory_{number}",

@@ -3,20 +3,26 @@
 `KernelFile.read` treats it as hostile input. Errors name the file, the line and the key.
 """
 
+import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
 from typing import Annotated, ClassVar
 
 from autotune.codec import LOCAL, Bounds, Items, Pattern
+from autotune.errors import ConfigurationError
 from autotune.model.problem import ELEMENT_TYPES
+from autotune.space.expression import Expression
 
 NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "must be a name of up to 64 letters, digits and underscores")
 KERNEL = Pattern(r"[A-Za-z_][A-Za-z0-9_]{0,254}", "must be a name of up to 255 letters, digits and underscores")
 FAMILY_NAME = Pattern(r"[a-z][a-z0-9_]{0,31}", "must be up to 32 lowercase letters, digits and underscores")
-ELEMENT = Pattern("|".join(ELEMENT_TYPES), f"must be one of {', '.join(ELEMENT_TYPES)}")
+_ELEMENTS = [name for name, number in ELEMENT_TYPES.items() if not number.stored]
+_CHANNELS = [name for name, number in ELEMENT_TYPES.items() if number.channel]
+ELEMENT = Pattern("|".join(_ELEMENTS), f"must be one of {', '.join(_ELEMENTS)}")
+CHANNEL = Pattern("|".join(_CHANNELS), f"must be one of {', '.join(_CHANNELS)}")
 VALUE = Pattern(r"[A-Za-z0-9_.+(), -]{0,120}", "must be up to 120 letters, digits and any of _ . + - ( ) , and space")
 FILLS = "uniform, normal, ramp, zeros, ones, file and python"
 FILL = Pattern("uniform|normal|ramp|zeros|ones|file|python", f"must be one of {FILLS}")
@@ -29,34 +35,57 @@ REFERENCE = "reference"
 
 Formula = Annotated[str | int, Bounds(0, 2**40)]
 """An expression, or a number."""
+Number = Annotated[str | int | float, Bounds(-1e300, 1e300)]
+"""An expression, or a number, which may have a fraction."""
 Choice = Annotated[str | int, VALUE, Bounds(-(2**31), 2**31 - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemberEntry:
+    """A member of a structure: a `scalar`, or a vector if `value` is a list; or an `array`."""
+
+    is_sparse: ClassVar = True
+
+    scalar: Annotated[str, ELEMENT] = ""
+    """Type of a number, or of those of a vector."""
+    array: Annotated[str, ELEMENT] = ""
+    """Type of the elements of an array; `value` lists them."""
+    value: Annotated[str | tuple[Number, ...] | int | float, Items(64, 1), Bounds(-1e300, 1e300)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ArgumentEntry:
-    """An argument: one of `buffer`, `image`, `line`, `scalar` and `local` says which kind it is."""
+    """An argument: one of `buffer`, `image`, `line`, `scalar`, `struct` and `local` says which kind it is."""
 
     is_sparse: ClassVar = True
 
     buffer: Annotated[str, ELEMENT] = ""
     """Type of the elements of a buffer of `size` elements."""
-    image: Annotated[str, ELEMENT] = ""
-    """Type of the channels of an ``image2d_t``; `size` is ``columns, rows`` in elements."""
-    line: Annotated[str, ELEMENT] = ""
+    image: Annotated[str, CHANNEL] = ""
+    """Type of the channels of an ``image2d_t``; `size` is ``columns, rows`` in elements.
+
+    Of unorm8, snorm8, unorm16 and snorm16, which kernels read as floats, the largest whole number stands for 1."""
+    line: Annotated[str, CHANNEL] = ""
     """Type of the channels of an ``image1d_buffer_t`` over the buffer `over`; `size` is in elements."""
     scalar: Annotated[str, ELEMENT] = ""
-    """Type of a number with `value`."""
+    """Type of a number with `value`, or of those of a vector if `value` lists 2, 3, 4, 8 or 16."""
+    struct: Mapping[str, MemberEntry] = field(default_factory=dict)
+    """A structure that is passed by value: its members in the order in which the source declares them."""
     local: Formula = ""
     """Bytes of local memory for each work-group."""
     size: Formula = ""
-    """Elements, of which a pixel has `channels`; only those of ``scratch`` and of views may depend on parameters."""
-    value: Annotated[str | float, Bounds(-1e300, 1e300)] = ""
-    """The number, or an expression over sizes and parameters."""
+    """Elements, of which a pixel has `channels`; only those of ``scratch`` and of views may depend on parameters.
+
+    0, also as one branch of a formula, stands for a pointer to nothing (NULL)."""
+    valid: str = "True"
+    """Which elements of an output are compared: a condition on `index`, which counts them, and sizes."""
+    value: Annotated[str | tuple[Number, ...] | int | float, Items(16, 2), Bounds(-1e300, 1e300)] = ""
+    """The number, an expression over sizes and parameters, or a list of such."""
     access: Annotated[str, Pattern("in|out|inout|scratch", "must be in, out, inout or scratch")] = "in"
     """``out`` is written completely; ``inout`` is read too, or keeps elements; ``scratch`` is not compared."""
     fill: Annotated[str, FILL] = "uniform"
     """Contents before a call: random numbers, ``0, 1, 2, ...``, those of `file`, or what `python` returns."""
-    range: Annotated[tuple[Annotated[str | float, Bounds(-1e300, 1e300)], ...], Items(2)] = ()
+    range: Annotated[tuple[Number, ...], Items(2)] = ()
     """Limits of random numbers, the second excluded for floats: numbers or expressions.
 
     Unless given, [-1, 1], and other ranges in some checks."""
@@ -76,8 +105,26 @@ class ArgumentEntry:
 
     @property
     def kinds(self) -> list[str]:
-        """Those of the five kinds that are given."""
-        return [name for name in ("buffer", "image", "line", "scalar", "local") if getattr(self, name) != ""]
+        """Those of the six kinds that are given."""
+        names = ("buffer", "image", "line", "scalar", "struct", "local")
+        return [name for name in names if getattr(self, name) not in ("", {})]
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether it is passed by value: a number, a vector or a structure."""
+        return self.scalar != "" or bool(self.struct)
+
+    @property
+    def numbers(self) -> tuple[str | float, ...]:
+        """The numbers that are passed by value."""
+        values = [member.value for member in self.struct.values()] or ([self.value] if self.scalar else [])
+        return tuple(number for value in values for number in (value if isinstance(value, tuple) else (value,)))
+
+    @property
+    def may_be_null(self) -> bool:
+        """Whether its size may be 0, for a pointer to nothing."""
+        ends = (end for end in results_of(str(self.size)) if isinstance(end, ast.Constant))
+        return self.buffer != "" and any(end.value == 0 for end in ends)
 
     @property
     def element(self) -> str:
@@ -96,10 +143,13 @@ class LaunchEntry:
     """Work-items in each dimension, separated by commas."""
     local_size: Formula = ""
     """Work-group, the same number of dimensions; the driver's choice if it is left out."""
-    arguments: tuple[Annotated[str, NAME], ...] = ()
-    """Names of its arguments in order; all of the file's unless given."""
+    arguments: tuple[str, ...] = ()
+    """Names of its arguments in order, all of the file's unless given; or formulas whose results are such, or whole
+    numbers."""
     when: str = "True"
     """The condition under which a configuration needs this launch."""
+    times: Formula = 1
+    """How often it is launched in a row; formulas of the launch and values of its arguments may use `step`, from 0."""
     once: bool = False
     """It only prepares constant data, such as repacked weights: it is checked, and not timed."""
 
@@ -115,7 +165,7 @@ class ReferenceEntry:
     """A file of its own; the file's sources unless given."""
     global_size: Formula = ""
     local_size: Formula = ""
-    arguments: tuple[Annotated[str, NAME], ...] = ()
+    arguments: tuple[str, ...] = ()
     python: Annotated[str, FUNCTION] = ""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """NumPy files by the name of the output."""
@@ -165,8 +215,8 @@ class KernelFile:
     """Small or ragged sizes at which the kernel must be right too."""
     parameters: Mapping[str, Annotated[tuple[Choice, ...], Items(MOST_VALUES, 1)]]
     constraints: Mapping[str, str | ConstraintEntry] = field(default_factory=dict)
-    defines: Mapping[str, Formula] = field(default_factory=dict)
-    """Further ``#define`` lines: a formula each."""
+    defines: Mapping[str, Number] = field(default_factory=dict)
+    """Further ``#define`` lines: a formula each. Fractions become floats, such as 0.5f."""
     build_options: tuple[str, ...] = ()
     """A list of options of the compiler, in which ``{name}`` stands for a parameter or a size, ``{{`` for a brace."""
     arguments: Mapping[str, ArgumentEntry]
@@ -197,13 +247,47 @@ class KernelFile:
             kernel=given.kernel, global_size=given.global_size, local_size=given.local_size, arguments=given.arguments
         )
 
-    def names_of(self, launch: LaunchEntry) -> tuple[str, ...]:
-        """Return the names of a launch's arguments, in order."""
+    def formulas_of(self, launch: LaunchEntry) -> tuple[str, ...]:
+        """Return the formulas of a launch's arguments, in order, most of which are names."""
         return launch.arguments or tuple(self.arguments)
+
+    def names_of(self, launch: LaunchEntry) -> tuple[str, ...]:
+        """Return the names of a launch's arguments, in order: the first of several, empty for a number."""
+        results = map(results_of, self.formulas_of(launch))
+        names = ([end.id for end in found if isinstance(end, ast.Name)] for found in results)
+        return tuple(next((name for name in found if name in self.arguments), "") for found in names)
+
+    @property
+    def formulas(self) -> Iterator[tuple[str, str | float]]:
+        """All formulas with their keys."""
+        for number, launch in enumerate(self.all_launches):
+            prefix = f"launches[{number}]." if self.launches else ""
+            for key in ("global_size", "local_size", "when", "times"):
+                yield f"{prefix}{key}", getattr(launch, key)
+            yield from ((f"{prefix}arguments", formula) for formula in launch.arguments)
+        for name, entry in self.arguments.items():
+            for formula in (entry.size, entry.local, entry.row_pitch, entry.valid, *entry.numbers, *entry.range):
+                yield f"arguments.{name}", formula
+        yield from ((f"defines.{name}", formula) for name, formula in self.defines.items())
+        for name, given in self.constraints.items():
+            yield f"constraints.{name}", given if isinstance(given, str) else given.condition
+
+    @property
+    def texts(self) -> set[str]:
+        """Parameters whose values are texts."""
+        return {name for name, values in self.parameters.items() if isinstance(values[0], str)}
 
     @property
     def outputs(self) -> list[str]:
         return [name for name, entry in self.arguments.items() if entry.access in ("out", "inout")]
+
+
+def results_of(text: str) -> list[ast.expr]:
+    """Return the parts that a formula may result in; none of what is no formula."""
+    try:
+        return Expression(text).results
+    except (ConfigurationError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
 
 
 def names_in(option: str) -> set[str]:

@@ -1,12 +1,21 @@
 """The buffers and launches of a kernel file as formulas of its sizes and parameters."""
 
+import ast
+import dataclasses
 from collections.abc import Mapping
+from math import prod
+from typing import Any
 
+from autotune.errors import ConfigurationError
 from autotune.model.configuration import Value
-from autotune.model.plan import Role
-from autotune.own.kernel_file.format import REFERENCE, KernelFile, LaunchEntry
-from autotune.space.plan_formula import ArgumentFormula, BufferFormula, LaunchFormula, PlanFormula
+from autotune.model.plan import Plan, Role, Scalar
+from autotune.model.problem import ELEMENT_TYPES
+from autotune.own.kernel_file.format import REFERENCE, ArgumentEntry, KernelFile, LaunchEntry, MemberEntry
+from autotune.space.plan_formula import MOST_LAUNCHES, ArgumentFormula, BufferFormula, LaunchFormula, PlanFormula
 
+MOST_WORK_ITEMS = 2**40
+MOST_ELEMENTS = 2**50
+_NULL = "_null"
 _ROLES = {"in": Role.INPUT, "out": Role.OUTPUT, "inout": Role.OUTPUT, "scratch": Role.SCRATCH}
 
 
@@ -16,8 +25,8 @@ def plan_formula(file: KernelFile, absent: Mapping[str, Value]) -> PlanFormula:
     for name, entry in file.arguments.items():
         if entry.local != "":
             arguments[f"_a_{name}"] = ArgumentFormula(value=str(entry.local))
-        elif entry.scalar:
-            arguments[f"_a_{name}"] = ArgumentFormula(dtype=entry.scalar, value=entry.value)
+        elif entry.is_passed:
+            arguments[f"_a_{name}"] = _passed(entry)
         else:
             size = str(entry.size)
             is_image = bool(entry.image or entry.line)
@@ -32,6 +41,7 @@ def plan_formula(file: KernelFile, absent: Mapping[str, Value]) -> PlanFormula:
                     is_line=bool(entry.line),
                     view_of=entry.over,
                     row_pitch=str(entry.row_pitch),
+                    when=f"({size}) != 0" if entry.may_be_null else "True",
                 )
             )
     buffers.sort(key=lambda buffer: buffer.role is Role.VIEW)
@@ -41,6 +51,7 @@ def plan_formula(file: KernelFile, absent: Mapping[str, Value]) -> PlanFormula:
     ]
     if file.reference_launch:
         launches.append(_launch(file, file.reference_launch, is_reference))
+    arguments[_NULL] = ArgumentFormula()
     return PlanFormula(
         absent=absent,
         buffers=tuple(buffers),
@@ -55,15 +66,86 @@ def plan_formula(file: KernelFile, absent: Mapping[str, Value]) -> PlanFormula:
 
 
 def _launch(file: KernelFile, launch: LaunchEntry, when: str) -> LaunchFormula:
-    names = []
-    for name in file.names_of(launch):
-        entry = file.arguments[name]
-        names.append(f"_a_{name}" if entry.scalar or entry.local != "" else repr(name))
+    named = {name: ast.parse(_argument(name, entry), mode="eval").body for name, entry in file.arguments.items()}
+    formulas = [_named(ast.parse(text, mode="eval").body, named) for text in file.formulas_of(launch)]
     return LaunchFormula(
         kernel=launch.kernel,
         global_size=str(launch.global_size),
         local_size=str(launch.local_size),
-        arguments=", ".join(names),
+        arguments=", ".join(map(ast.unparse, formulas)),
         when=when,
+        times=str(launch.times),
         prepares="constants" if launch.once else "",
     )
+
+
+def _argument(name: str, entry: ArgumentEntry) -> str:
+    """Return the expression of an argument in a plan."""
+    if entry.is_passed or entry.local != "":
+        return f"_a_{name}"
+    return f"{name!r} if ({entry.size}) != 0 else {_NULL}" if entry.may_be_null else repr(name)
+
+
+def _named(node: ast.expr, named: Mapping[str, ast.expr]) -> ast.expr:
+    """Return an expression with others in the place of the names that it may result in."""
+    match node:
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            return ast.IfExp(test, _named(body, named), _named(orelse, named))
+        case ast.Name(id=name):
+            return named.get(name, node)
+    return node
+
+
+def _passed(entry: ArgumentEntry) -> ArgumentFormula:
+    """Return a number, a vector or a structure, whose members lie where C puts them."""
+    if entry.scalar and not isinstance(entry.value, tuple):
+        return ArgumentFormula(dtype=entry.scalar, value=entry.value)
+    members: list[tuple[int, str, str | float]] = []
+    end, largest = 0, 1
+    for member in entry.struct.values() or (MemberEntry(scalar=entry.scalar, value=entry.value),):
+        dtype = member.array or member.scalar
+        values = member.value if isinstance(member.value, tuple) else (member.value,)
+        size = ELEMENT_TYPES[dtype].size_bytes
+        count = 4 if len(values) == 3 and member.scalar else len(values)  # a vector of 3 takes the place of 4
+        alignment = size if member.array else size * count
+        start = -(-end // alignment) * alignment
+        members += [(start + size * number, dtype, value) for number, value in enumerate(values)]
+        end, largest = start + size * count, max(largest, alignment)
+    return ArgumentFormula(members=tuple(members), size_bytes=-(-end // largest) * largest)
+
+
+def checked(plan: Plan) -> Plan:
+    """Return a plan with whole sizes. Raises ConfigurationError when a formula gave something impossible."""
+    plan = dataclasses.replace(
+        plan,
+        buffers=tuple(_whole(b, "elements", "image_width", "image_height", "row_pitch") for b in plan.buffers),
+        launches=tuple(_whole(launch, "global_size", "local_size") for launch in plan.launches),
+    )
+    for buffer in plan.buffers:
+        if not 1 <= buffer.elements <= MOST_ELEMENTS:
+            raise ConfigurationError(f"{buffer.name} would have {buffer.elements} elements")
+    if not 1 <= len(plan.launches) <= MOST_LAUNCHES:
+        count = "more" if plan.launches else "no"
+        raise ConfigurationError(f"there are {count} launches, where from 1 to {MOST_LAUNCHES} are possible")
+    for launch in plan.launches:
+        sizes = (*launch.global_size, *(launch.local_size or (1,)))
+        if min(sizes) < 1 or max(sizes) > MOST_WORK_ITEMS or prod(launch.global_size) > MOST_WORK_ITEMS:
+            by = f"work-groups of {launch.local_size}" if launch.local_size else "work-groups of the driver's choice"
+            raise ConfigurationError(f"{launch.kernel} cannot be launched with {launch.global_size} work-items in {by}")
+        for argument in launch.arguments:
+            if isinstance(argument, Scalar) and ELEMENT_TYPES[argument.dtype].is_whole:
+                _whole(argument, "value")
+    return plan
+
+
+def _whole(part: Any, *names: str) -> Any:
+    """Return a part of a plan whose sizes are whole numbers. Raises ConfigurationError where one has a fraction."""
+    found: dict[str, Any] = {}
+    for name in names:
+        value = getattr(part, name)
+        numbers = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(number, float) and not number.is_integer() for number in numbers):
+            raise ConfigurationError(f"{name} would be {value}, which is not whole: // and ceil_div have no rest")
+        if any(isinstance(number, float) for number in numbers):
+            found[name] = tuple(map(int, value)) if isinstance(value, tuple) else int(value)
+    return dataclasses.replace(part, **found) if found else part

@@ -1,5 +1,6 @@
 """Reads kernel files as hostile input; says what is wrong beyond the types and bounds of their values."""
 
+import ast
 import dataclasses
 import keyword
 import re
@@ -13,9 +14,17 @@ from autotune.codec import Node, parse, read, read_file, visible
 from autotune.errors import ConfigurationError, TableError, UsageError, did_you_mean
 from autotune.model.device import DeviceLimits
 from autotune.model.problem import ELEMENT_TYPES, Problem
-from autotune.own.kernel_file.format import NAME, REFERENCE, ArgumentEntry, KernelFile, LaunchEntry, names_in
+from autotune.own.kernel_file.format import (
+    NAME,
+    REFERENCE,
+    ArgumentEntry,
+    KernelFile,
+    LaunchEntry,
+    names_in,
+    results_of,
+)
 from autotune.space.expression import Expression
-from autotune.space.plan_formula import parts_of
+from autotune.space.plan_formula import STEP, parts_of
 
 MOST_PARAMETERS = 32
 MOST_COMBINATIONS = 2_000_000
@@ -25,6 +34,9 @@ BESIDE_SIZES = ("calls", "label")
 """Members of a problem that are not sizes."""
 RESERVED = (*BESIDE_SIZES, "algorithm", *keyword.kwlist)
 """Names that sizes and parameters cannot have. Python's keywords, such as ``in``, cannot be names in formulas."""
+
+INDEX = "index"
+"""What counts the elements of an output in the formula of those that are valid."""
 
 Faults = Iterator[tuple[str, str]]
 """Keys, such as ``arguments.a``, each with a message."""
@@ -60,7 +72,7 @@ def _check(file: KernelFile) -> None:
     """Raise TableError for the first fault, with its key."""
     found = chain(
         _names(file), _parameters(file), _default(file), _arguments(file), _launches(file), _formulas(file),
-        _constraints(file), _problems(file), _reference(file),
+        _constraints(file), _problems(file), _reference(file), _calculations(file),
     )  # fmt: skip
     fault = next(found, None)
     if fault:
@@ -119,19 +131,25 @@ def _fault_of(entry: ArgumentEntry, file: KernelFile) -> str:
     kinds = entry.kinds
     if len(kinds) != 1:
         has = f"both {kinds[0]} and {kinds[1]}" if kinds else "none"
-        return f"needs one of buffer, image, line, scalar and local, and has {has}"
+        return f"needs one of buffer, image, line, scalar, struct and local, and has {has}"
     [kind] = kinds
     over = file.arguments.get(entry.over)
-    conditions = {
+    conditions: dict[str, bool] = {
         f"needs a {_NEEDS.get(kind)}": kind not in _NEEDS or getattr(entry, _NEEDS[kind]) != "",
         "needs `over`, the buffer whose elements it shows": kind != "line" or entry.over != "",
         f"over: {entry.over} is not a buffer argument": not entry.over or (over is not None and over.buffer != ""),
-        f"images have no channels of {entry.element}": kind not in ("image", "line")
-        or ELEMENT_TYPES[entry.element].channel != "",
         f"a number of {entry.scalar} cannot be {entry.value}": not (
             entry.scalar and isinstance(entry.value, float) and ELEMENT_TYPES[entry.scalar].is_whole
         )
         or entry.value.is_integer(),
+        "a vector has 2, 3, 4, 8 or 16 numbers": not entry.scalar or _is_vector_or_number(entry.value),
+        "a member of a structure needs one of scalar and array, and vectors have 2, 3, 4, 8 or 16 numbers": all(
+            (member.scalar == "") != (member.array == "") and (member.array != "" or _is_vector_or_number(member.value))
+            for member in entry.struct.values()
+        ),
+        "only what access = 'out' or 'inout' is compared: `valid` is for it": entry.valid == "True"
+        or entry.access in ("out", "inout"),
+        "only the size of an input may be 0, for NULL": not entry.may_be_null or entry.access == "in",
         "a pixel has 1, 2 or 4 channels": entry.channels != 3,
         "fill = 'file' and `file` go together": (entry.fill == "file") == (entry.file != ""),
         "fill = 'python' and `python` go together": (entry.fill == "python") == (entry.python != ""),
@@ -140,6 +158,10 @@ def _fault_of(entry: ArgumentEntry, file: KernelFile) -> str:
         "range needs two numbers": len(entry.range) in (0, 2),
     }
     return next((message for message, holds in conditions.items() if not holds), "")
+
+
+def _is_vector_or_number(value: object) -> bool:
+    return not isinstance(value, tuple) or len(value) in (2, 3, 4, 8, 16)
 
 
 def _launches(file: KernelFile) -> Faults:
@@ -155,18 +177,50 @@ def _launch(file: KernelFile, launch: LaunchEntry, prefix: str, known: Collectio
     if launch.global_size == "":
         yield f"{prefix}global_size", "is missing"
         return
+    yield from _faults_of(f"{prefix}times", launch.times, known)
+    if launch.times != 1:
+        known = {*known, STEP}
+        if STEP in file.sizes or STEP in file.parameters:
+            yield f"{prefix}times", "formulas of repeated launches count them by `step`: give that name to nothing else"
     yield from _faults_of(f"{prefix}global_size", launch.global_size, known, most_parts=3)
     yield from _faults_of(f"{prefix}local_size", launch.local_size, known, most_parts=3)
     if launch.local_size != "" and len(parts(launch.global_size)) != len(parts(launch.local_size)):
         yield f"{prefix}local_size", "must have as many dimensions as global_size"
     yield from _faults_of(f"{prefix}when", launch.when, known)
-    for name in launch.arguments:
-        if name not in file.arguments:
-            yield f"{prefix}arguments", f"{launch.kernel} has no argument {name}{_guess(name, file.arguments)}"
+    for text in launch.arguments:
+        faults = [*_faults_of(f"{prefix}arguments", text, {*known, *file.arguments})]
+        if faults and re.fullmatch(NAME.expression, text):
+            yield f"{prefix}arguments", f"{launch.kernel} has no argument {text}{_guess(text, file.arguments)}"
+        yield from faults
+        if not faults and not all(_is_argument(file, result) for result in results_of(text)):
+            yield f"{prefix}arguments", f"{text[:80]!r} must result in arguments by name, or in a whole number"
+    for name in filter(None, file.names_of(launch)):
+        if launch.times == 1 and STEP not in known and STEP in re.findall(r"\w+", str(file.arguments[name].numbers)):
+            yield (
+                f"{prefix}arguments",
+                f"{name} needs `step`, and {launch.kernel} has no `times`",
+            )
+
+
+def _is_argument(file: KernelFile, result: ast.expr) -> bool:
+    """Return whether a part that an argument's formula may result in is an argument, or a whole number."""
+    if isinstance(result, ast.Name):
+        return result.id in file.arguments or result.id not in file.texts
+    is_text = isinstance(result, ast.Constant) and isinstance(result.value, str)
+    return not is_text and not Expression(ast.unparse(result)).has_fraction
+
+
+def _calculations(file: KernelFile) -> Faults:
+    """Yield formulas that calculate with parameters that are texts: one times a number may fill the memory."""
+    for key, formula in file.formulas if file.texts else ():
+        for part in parts(formula):
+            for name in sorted(Expression(part).counted & file.texts):
+                yield key, f"{part[:80]!r} calculates with {name}, whose values are texts"
 
 
 def _formulas(file: KernelFile) -> Faults:
     sizes, known = {*file.sizes}, {*file.sizes, *file.parameters}
+    steps = {STEP} if any(launch.times != 1 for launch in file.all_launches) else set[str]()
     for name, entry in file.arguments.items():
         key = f"arguments.{name}"
         # What is compared, and what it is computed from, must not depend on the configuration.
@@ -175,8 +229,9 @@ def _formulas(file: KernelFile) -> Faults:
         yield from faults
         if not faults and entry.size != "" and (len(parts(entry.size)) == 2) != (entry.image != ""):
             yield key, "size: has two parts, `columns, rows`" if entry.image else "size: only an image has two parts"
-        for formula in (entry.local, entry.row_pitch, entry.value):
-            yield from _faults_of(key, formula, known)
+        for formula in (entry.local, entry.row_pitch, *entry.numbers):
+            yield from _faults_of(key, formula, {*known, *steps})
+        yield from _faults_of(key, entry.valid, {*sizes, INDEX})
         for bound in entry.range:
             yield from _faults_of(key, bound, sizes)
     for name, formula in file.defines.items():
@@ -226,9 +281,9 @@ def _reference(file: KernelFile) -> Faults:
             yield f"reference.outputs.{name}", f"is not an output{_guess(name, file.outputs)}"
 
 
-def parts(formula: str | int) -> list[str]:
+def parts(formula: str | float) -> list[str]:
     """Return the formulas of one that has several, separated by commas."""
-    return parts_of(formula) if isinstance(formula, str) else [str(formula)]
+    return [str(formula)] if not isinstance(formula, str) else parts_of(formula) if formula else []
 
 
 def _faults_of(key: str, formula: str | float, known: Collection[str], *, most_parts: int = 1) -> Faults:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from autotune.errors import UsageError
 from autotune.model.problem import ELEMENT_TYPES
-from autotune.own.kernel_file.format import KernelFile, LaunchEntry
+from autotune.own.kernel_file.format import ArgumentEntry, KernelFile, LaunchEntry
 from autotune.own.kernel_file.preprocessor import OF_COMPILER, Preprocessed, preprocess, without_comments
 from autotune.own.kernel_file.source import TEMPLATE, inside, with_includes, without_definitions
 from autotune.own.kernel_file.syntax import C_TYPES, Argument, Unit
@@ -29,7 +29,10 @@ def doubts(file: KernelFile) -> Iterator[str]:
     for launch, sources in _launches(file):
         text = _text(file, sources)
         for name, argument in zip(file.names_of(launch), _declared(file, launch, text) or (), strict=False):
-            given, declared = file.arguments[name].buffer, C_TYPES.get(re.sub(r"\d+$", "", argument.type), "")
+            given, declared = (
+                file.arguments[name].buffer if name else "",
+                C_TYPES.get(re.sub(r"\d+$", "", argument.type), ""),
+            )
             if given and declared and argument.is_pointer and not _changes(file, argument, text):
                 sizes = ELEMENT_TYPES[given].size_bytes, ELEMENT_TYPES[declared].size_bytes
                 if sizes[0] != sizes[1] and sizes[1] > 1:
@@ -96,36 +99,90 @@ def _changes(file: KernelFile, argument: Argument, text: str) -> bool:
 def _faults(file: KernelFile, launch: LaunchEntry, declared: Sequence[Argument], text: str) -> Iterator[str]:
     given, wanted = file.names_of(launch), [argument.name for argument in declared]
     if len(given) != len(wanted):
-        shown = [name for name in given if any(file.arguments[other].over == name for other in given)]
+        shown = [name for name in given if any(other and file.arguments[other].over == name for other in given)]
         left_out = f": leave out {', '.join(shown)} by `launches` with `arguments`" if shown else ""
         told = f"takes {len(wanted)} arguments ({', '.join(wanted)}), and is given {len(given)} ({', '.join(given)})"
         yield f"{told}{left_out}"
-    # Launches in turn may exchange buffers, as one of them shows that has the kernel's own order.
+    # Launches in turn may exchange buffers, as one of them shows that has the kernel's own order, or a formula.
     orders = [list(file.names_of(other)) for other in file.all_launches if other.kernel == launch.kernel]
-    if sorted(given) == sorted(wanted) and list(given) != wanted and wanted not in orders:
+    if (
+        {*file.formulas_of(launch)} <= {*given}
+        and sorted(given) == sorted(wanted)
+        and list(given) != wanted
+        and wanted not in orders
+    ):
         yield f"takes its arguments in the order {', '.join(wanted)}, and is given {', '.join(given)}"
     for name, argument in zip(given, declared, strict=False):
-        entry = file.arguments[name]
-        is_memory = argument.is_pointer or argument.is_image
-        kind = C_TYPES.get(argument.type, "")
+        entry = file.arguments[name] if name else _WHOLE_NUMBER
         if argument.type == "sampler_t":
             yield f"takes a sampler ({argument.text}): declare it in the source, since a file cannot give one"
         if re.search(r"\b(?:pipe|image(?!2d_t\b|1d_buffer_t\b)\w*_t)\b", argument.text):
             yield f"takes what a file cannot give ({argument.text}): of images there are image2d_t and image1d_buffer_t"
-        is_structure = re.search(rf"\}}\s*{argument.type}\s*;|\bstruct\s+{argument.type}\b", text)
-        is_vector = argument.type[-1:].isdigit() and argument.element[1] > 1
-        if (is_structure or is_vector) and not is_memory:
-            what = "a structure" if is_structure else "a vector"
-            yield f"takes {what} ({argument.text}): have it read one from a buffer, since a file cannot give one"
-        if _changes(file, argument, text):
-            continue
-        kind_of_image = {"image2d_t": "image", "image1d_buffer_t": "line"}.get(argument.type, "")
-        if is_memory and not entry.scalar and kind_of_image != (entry.image and "image") + (entry.line and "line"):
-            wanted_kind = f"an argument of the kind {kind_of_image}" if kind_of_image else "a buffer"
-            yield f"takes {wanted_kind} ({argument.text}), and is given the {entry.kinds[0]} {name}"
-        elif entry.scalar and is_memory:
-            yield f"takes memory ({argument.text}), and is given the scalar {name}"
-        elif kind and not entry.scalar and not is_memory:
-            yield f"takes a number ({argument.text}), and is given the {entry.kinds[0]} {name}"
-        elif kind and entry.scalar and not is_memory and kind.lstrip("u") != entry.scalar.lstrip("u"):
-            yield f"takes a number of {kind} ({argument.text}), and is given {name} of {entry.scalar}"
+        is_memory = argument.is_pointer or argument.is_image
+        if not is_memory:
+            yield from _faults_of_value(argument, name, entry, text)
+        if not _changes(file, argument, text):
+            yield from (_faults_of_memory if is_memory else _faults_of_number)(argument, name, entry)
+            if argument.is_image and argument.type in _IMAGES:
+                yield from _faults_of_channels(argument, name, entry, _kind_read(file, launch, argument.name, text))
+
+
+_IMAGES = {"image2d_t": "image", "image1d_buffer_t": "line"}
+_WHOLE_NUMBER = ArgumentEntry(scalar="int32", value=0)
+"""What a formula of a launch's arguments passes where it results in no argument."""
+
+
+def _faults_of_value(argument: Argument, name: str, entry: ArgumentEntry, text: str) -> Iterator[str]:
+    """Yield how what a kernel takes by value differs from a number, a vector or a structure that it is given."""
+    is_structure = re.search(rf"\}}\s*{argument.type}\s*;|\bstruct\s+{argument.type}\b", text)
+    found = re.fullmatch(r"[a-z]+(\d+)", argument.type)
+    width = int(found[1]) if found and argument.element[1] > 1 else 1
+    given = len(entry.value) if isinstance(entry.value, tuple) else 1
+    if is_structure and not entry.struct:
+        members = 'struct = { gain = { scalar = "float32", value = 1 } }'
+        yield f"takes a structure ({argument.text}): list its members in order, as in {name} = {{ {members} }}"
+    elif entry.scalar and width != given and (width > 1 or argument.type in C_TYPES):
+        value = ", ".join(["0"] * width)
+        example = f"as in value = [{value}]" if width > 1 else "not a list"
+        yield f"takes {width} numbers ({argument.text}), and is given {given} by {name}: give `value` {example}"
+
+
+def _kind_read(file: KernelFile, launch: LaunchEntry, name: str, text: str) -> str:
+    """Return how a kernel reads or writes an image: f, i or ui of ``read_imagef`` and its like; empty if not plain."""
+    kinds = set[str]()
+    for reading in _readings(file, text):
+        unit = Unit(reading)
+        for kernel in unit.kernels:
+            for function, values in kernel.code.calls if kernel.name == launch.kernel else ():
+                if (found := re.fullmatch(r"(?:read|write)_image(f|u?i)", function)) and values:
+                    kinds |= {found[1]} if unit.text_of(values[0]) == name else set()
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _faults_of_memory(argument: Argument, name: str, entry: ArgumentEntry) -> Iterator[str]:
+    wanted = _IMAGES.get(argument.type, "")
+    if entry.is_passed:
+        yield f"takes memory ({argument.text}), and is given the {entry.kinds[0]} {name}"
+    elif wanted != (entry.image and "image") + (entry.line and "line"):
+        kind = f"an argument of the kind {wanted}" if wanted else "a buffer"
+        yield f"takes {kind} ({argument.text}), and is given the {entry.kinds[0]} {name}"
+
+
+def _faults_of_number(argument: Argument, name: str, entry: ArgumentEntry) -> Iterator[str]:
+    kind = C_TYPES.get(argument.type, "")
+    if kind and not entry.scalar:
+        yield f"takes a number ({argument.text}), and is given the {entry.kinds[0]} {name}"
+    elif kind and kind.lstrip("u") != entry.scalar.lstrip("u"):
+        yield f"takes a number of {kind} ({argument.text}), and is given {name} of {entry.scalar}"
+
+
+def _faults_of_channels(argument: Argument, name: str, entry: ArgumentEntry, kind: str) -> Iterator[str]:
+    """Yield that the channels of an image are not what the kernel reads or writes."""
+    element = entry.element
+    if not kind or (kind == "f") == (element[:5] in ("float", "unorm", "snorm")):
+        return
+    normalized = element.replace("uint", "unorm").replace("int", "snorm")
+    can_be = kind == "f" and normalized in ELEMENT_TYPES
+    instead = f'{entry.kinds[0]} = "{normalized}"' if can_be else "float32" if kind == "f" else "a whole type"
+    function = f"read_image{kind} or write_image{kind}"
+    yield f"uses {function} for {argument.name}, and {name} has channels of {element}: {instead} is for that"

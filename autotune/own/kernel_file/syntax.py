@@ -17,7 +17,7 @@ from tree_sitter import Language, Node, Parser, Point, Range
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.own.kernel_file.preprocessor import Preprocessed
 
-C_TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items()}
+C_TYPES = {number.in_c: name for name, number in ELEMENT_TYPES.items() if number.in_c}
 """Our names of the types of OpenCL C."""
 _OTHERS = {"unsigned": "uint32", "size_t": "uint64", "bool": "uint8", "void": "uint8"}
 _SPACES = "global|local|constant|private|generic|read_only|write_only|read_write"

@@ -24,7 +24,7 @@ from autotune.device.sensors import Reading, Sensors, find_sensors
 from autotune.errors import BuildError, DeviceSelectionError, KernelError, LaunchError, WorkGroupError
 from autotune.model.device import Device
 from autotune.model.draw import Draw
-from autotune.model.plan import Buffer, Launch, LocalMemory, Plan
+from autotune.model.plan import Buffer, Launch, LocalMemory, Plan, Structure
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.phone.agent.connection import MAX_CHUNK, Connection, StartsAgents
 from autotune.phone.agent.frames import CONSTANTS, RefusedCommand, encode
@@ -32,10 +32,12 @@ from autotune.phone.agent.machine import AgentDevice, AgentMachine
 
 _CHANNELS = {
     "FLOAT": 0x10DE, "HALF_FLOAT": 0x10DD, "SIGNED_INT8": 0x10D7, "UNSIGNED_INT8": 0x10DA, "SIGNED_INT16": 0x10D8,
-    "UNSIGNED_INT16": 0x10DB, "SIGNED_INT32": 0x10D9, "UNSIGNED_INT32": 0x10DC,
+    "UNSIGNED_INT16": 0x10DB, "SIGNED_INT32": 0x10D9, "UNSIGNED_INT32": 0x10DC, "SNORM_INT8": 0x10D0,
+    "SNORM_INT16": 0x10D1, "UNORM_INT8": 0x10D2, "UNORM_INT16": 0x10D3,
 }  # fmt: skip
 _CHANNEL_ORDERS = {4: 0x10B5, 2: 0x10B2, 1: 0x10B0}
 _IMAGE2D, _IMAGE1D_BUFFER = 0x10F1, 0x10F6
+_POINTER_BYTES = 8
 _NO_HANDLE = CONSTANTS["NO_HANDLE"]
 _LOW = 2**64 - 1
 _MOST_BINARY = CONSTANTS["MAX_FRAME_BYTES"] // 2
@@ -292,6 +294,8 @@ class AgentPort:
             for index, argument in enumerate(launch.arguments):
                 if isinstance(argument, LocalMemory):
                     arguments.append(struct.pack("<IBQ", index, CONSTANTS["LOCAL_ARGUMENT"], argument.size_bytes))
+                elif argument is None or isinstance(argument, Structure):
+                    arguments.append(_content(index, argument.content if argument else bytes(_POINTER_BYTES)))
                 elif not isinstance(argument, str):
                     kind = NUMPY_TYPES[argument.dtype]
                     arguments.append(_value(index, kind, scalars.get(argument.name, argument.value)))
@@ -356,7 +360,10 @@ def _operand(index: int, memory: _Memory) -> bytes:
 
 
 def _value(index: int, kind: type[np.generic], value: float) -> bytes:
-    data = scalar(kind, value).tobytes()
+    return _content(index, scalar(kind, value).tobytes())
+
+
+def _content(index: int, data: bytes) -> bytes:
     return struct.pack("<IBI", index, CONSTANTS["VALUE_ARGUMENT"], len(data)) + data
 
 
