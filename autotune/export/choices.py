@@ -22,6 +22,13 @@ from autotune.space.family import Algorithm, Constraint, KernelFamily
 MOST_FALLBACKS = 32
 """Configurations for sizes and devices for which nothing was tuned."""
 _NEVER = "0"
+_TAKEN = {
+    *("device", "sizes", "algorithm", "options", "auto", "break", "case", "char", "const", "continue", "default"),
+    *("do", "double", "else", "enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "register"),
+    *("restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef", "union", "unsigned"),
+    *("void", "volatile", "while"),
+}
+"""Names that members of a choice have, or that C keeps for itself."""
 NO_SIZES: Mapping[str, Value] = MappingProxyType({})
 
 
@@ -58,6 +65,7 @@ def write_choices(tables: Sequence[DeviceTable], family: str) -> str:
         family=family,
         meaning=known.meaning.replace("*/", "* /"),
         sizes=sizes,
+        members={name: f"{name}_" if name in _TAKEN else name for name in numbers},
         numbers=numbers,
         devices=measured,
         anywhere=anywhere,
@@ -120,7 +128,7 @@ def _needs(family: KernelFamily, configuration: Configuration, limits: DeviceLim
     open_ones = [condition.given({**of_device, **dict(configuration.values)}) for condition in known]
     if any(not one.names and not one({}) for one in open_ones):
         return _NEVER
-    places = {name: f"(long long)wanted[{number}]" for number, name in enumerate(sizes)}
+    places = {name: f"(long long)autotune_wanted[{number}]" for number, name in enumerate(sizes)}
     asked = [part for one in open_ones if one.names for part in (*one.definitions, one)]
     return " && ".join(part.to_c(places.__getitem__, str) for part in asked)
 
@@ -149,7 +157,9 @@ def _row_of(
 
 
 def _told(option: str) -> str:
-    """Return an option that needs no quotes: a define has no spaces. Raises UsageError for any other."""
+    """Return an option that needs no quotes, or has them where a compiler takes them. Raises UsageError for others."""
+    if re.fullmatch(r'-(?:D\w+=|I )"[\w.+(),/=: *-]*"', option, re.ASCII):
+        return option
     return str(plain_option(option, r"/=:" if option.startswith("-D") else r"/=: "))
 
 

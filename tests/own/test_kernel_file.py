@@ -975,7 +975,7 @@ def test_c_gives_what_is_legal_or_nothing(folder: Path) -> None:
     assert _options_in_c(folder, [("any", 7)]) == ["NULL"]
 
 
-def _options_in_c(folder: Path, asked: Sequence[tuple[str, int]]) -> list[str]:
+def _options_in_c(folder: Path, asked: Sequence[tuple[str, int | str]]) -> list[str]:
     """Return the options that a C program with `scale.h` gets for devices and sizes."""
     shown = "".join(f'    show(scale_choose("{slug}", {size}));\n' for slug, size in asked)
     show = 'static void show(const struct scale_choice *one) { puts(one ? one->options : "NULL"); }\n'
@@ -988,6 +988,33 @@ def _options_in_c(folder: Path, asked: Sequence[tuple[str, int]]) -> list[str]:
         [compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", "-o", folder / "main", folder / "main.c"], check=True
     )
     return subprocess.run([folder / "main"], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_no_name_of_a_file_or_macro_of_a_program_breaks_the_exported_header(folder: Path) -> None:
+    text = FILE.replace("{ n = 1000 }", "{ n = 1000, count = 3, best = 2 }").replace("[{ n = 1 }, { n = 37 }]", "[]")
+    text = text.replace("GROUP = [", "device = [1, 2], register = [1, 2], GROUP = [", 1).replace(
+        "[arguments]",
+        """
+build_options = ["-I", "my headers", "-DMSG=3 + 4", "-DE={device} + {register} + {count}"]
+[arguments]""",
+    )
+    family_of(folder, text)
+    macros = "".join(f"#define {name} 1 +\n" for name in ("far", "near", "count", "least", "best", "wanted", "i", "j"))
+    (folder / "scale.h").write_text("#include <stddef.h>\n#include <string.h>\n" + macros + write_choices([], "scale"))
+    [found] = _options_in_c(folder, [("any", "100, 3, 2")])
+    assert '-I "my headers" -DMSG="3 + 4"' in found
+
+
+def test_definitions_with_spaces_and_quotes_reach_the_kernel(folder: Path, pocl: Device) -> None:
+    (folder / "my headers").mkdir()
+    (folder / "my headers" / "more.h").write_text("#define MORE 1\n")
+    options = ["-I", "my headers", '-DMSG="a b"', "-DSUM={GROUP} - {GROUP} + 1"]
+    text = FILE.replace("[arguments]", f"build_options = {json.dumps(options)}\n[arguments]")
+    source = "#include <more.h>\n" + SOURCE.replace(
+        "factor * x[at]", "factor * x[at] * (sizeof(MSG) == 4) * MORE * (SUM)"
+    )
+    (folder / "scale.cl").write_text(source)
+    assert trial_of(pocl, family_of(folder, text), "100").state is TrialState.COMPLETE
 
 
 @pytest.mark.long

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from autotune.errors import UsageError, did_you_mean
+from autotune.errors import ConfigurationError, UsageError, did_you_mean
 from autotune.model.problem import ELEMENT_TYPES, Problem
 from autotune.own.kernel_file.preprocessor import OF_COMPILER, preprocess, without_comments
 from autotune.own.kernel_file.reading import RESERVED
 from autotune.own.kernel_file.source import with_includes
 from autotune.own.kernel_file.syntax import REQUIRED, Argument, Code, Function, Unit
+from autotune.space.expression import Expression
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d{1,6})[uU]?\)?[ \t]*$", re.MULTILINE)
 _OF_LANGUAGE = re.compile(
@@ -283,7 +284,7 @@ class _Draft:
                 return f'line = "{self._channel(argument)}", size = "{size}", over = "{argument.name}_data"{access}'
             return f'image = "{self._channel(argument)}", size = "4 * {self._shape[0]}, {self._shape[-1]}"{access}'
         if argument.is_pointer and "local" in argument.words:
-            count = f"({argument.length})" if argument.length else " * ".join(self.work_group)
+            count = self._length(argument) or " * ".join(self.work_group)
             return f'local = "{width * ELEMENT_TYPES[element].size_bytes} * {count}"'
         if argument.is_pointer:
             is_used = self.body.access(argument.name)[1]
@@ -292,6 +293,16 @@ class _Draft:
         if argument.name in self._shape:
             return f'scalar = "{element}", value = "{argument.name}"'
         return f'scalar = "{element}", value = {0 if re.search("(?i)off|pad", argument.name) else 1}'
+
+    def _length(self, argument: Argument) -> str:
+        """Return the formula of an array's length; empty where the file does not know its names."""
+        chosen = {*self.parameters, *self.missing, *self.sizes}
+        fixed = {name: value for name, value in self.numbers.items() if name not in chosen}
+        try:
+            formula = Expression(argument.length).given(fixed)
+        except (ConfigurationError, SyntaxError, ValueError, RecursionError, MemoryError):
+            return ""
+        return f"({formula.text})" if formula.names <= chosen else ""
 
     def _channel(self, argument: Argument) -> str:
         """Return the type in which a kernel reads or writes an image."""
@@ -304,7 +315,7 @@ class _Draft:
         """Return a comment on an argument that may be another than it seems."""
         is_known = argument.is_image or argument.element[0] != "uint8" or argument.type in ("uchar", "bool")
         is_plain = is_known and re.search(rf"\b{argument.type.removeprefix('u')}\b|\b{argument.type}\b", argument.text)
-        is_local = "local" in argument.words and not argument.length
+        is_local = "local" in argument.words and not self._length(argument)
         return "" if is_plain and not is_local else f"  # check this: it is {' '.join(argument.text.split())}"
 
 

@@ -20,6 +20,7 @@ from autotune.model.problem import Problem
 from autotune.model.trial import Request
 from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, names_in
 from autotune.own.kernel_file.formula import checked, plan_formula
+from autotune.own.kernel_file.options import options_of
 from autotune.own.kernel_file.reading import BESIDE_SIZES, parts, read_kernel_file
 from autotune.own.kernel_file.source import template_of
 from autotune.space.expression import Expression
@@ -177,7 +178,7 @@ class FileFamily(KernelFamily):
         defines = {name: Expression(str(formula)) for name, formula in self.file.defines.items()}
         known = {name: value(values) for name, value in defines.items() if value.names <= values.keys()}
         found = [f"-D{name}={in_c(value)}" for name, value in known.items()]
-        names = {option: names_in(option) for option in self.file.build_options}
+        names = {option.told: names_in(option.told) for option in options_of(self.file.build_options)}
         return [*found, *(option.format_map(values) for option in names if names[option] <= values.keys())]
 
     def candidates(

@@ -253,9 +253,10 @@ class KernelFile:
 
     def names_of(self, launch: LaunchEntry) -> tuple[str, ...]:
         """Return the names of a launch's arguments, in order: the first of several, empty for a number."""
-        results = map(results_of, self.formulas_of(launch))
-        names = ([end.id for end in found if isinstance(end, ast.Name)] for found in results)
-        return tuple(next((name for name in found if name in self.arguments), "") for found in names)
+        return tuple(
+            text if text in self.arguments else next((name for name in names_of(text) if name in self.arguments), "")
+            for text in self.formulas_of(launch)
+        )
 
     @property
     def formulas(self) -> Iterator[tuple[str, str | float]]:
@@ -264,13 +265,14 @@ class KernelFile:
             prefix = f"launches[{number}]." if self.launches else ""
             for key in ("global_size", "local_size", "when", "times"):
                 yield f"{prefix}{key}", getattr(launch, key)
-            yield from ((f"{prefix}arguments", formula) for formula in launch.arguments)
+            given = (formula for formula in launch.arguments if formula not in self.arguments)
+            yield from ((f"{prefix}arguments", formula) for formula in given)
         for name, entry in self.arguments.items():
             for formula in (entry.size, entry.local, entry.row_pitch, entry.valid, *entry.numbers, *entry.range):
                 yield f"arguments.{name}", formula
         yield from ((f"defines.{name}", formula) for name, formula in self.defines.items())
-        for name, given in self.constraints.items():
-            yield f"constraints.{name}", given if isinstance(given, str) else given.condition
+        for name, wanted in self.constraints.items():
+            yield f"constraints.{name}", wanted if isinstance(wanted, str) else wanted.condition
 
     @property
     def texts(self) -> set[str]:
@@ -280,6 +282,11 @@ class KernelFile:
     @property
     def outputs(self) -> list[str]:
         return [name for name, entry in self.arguments.items() if entry.access in ("out", "inout")]
+
+
+def names_of(text: str) -> list[str]:
+    """Return the names that a formula may result in."""
+    return [end.id for end in results_of(text) if isinstance(end, ast.Name)]
 
 
 def results_of(text: str) -> list[ast.expr]:

@@ -11,6 +11,7 @@ from autotune.model.configuration import Value
 from autotune.model.plan import Plan, Role, Scalar
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.own.kernel_file.format import REFERENCE, ArgumentEntry, KernelFile, LaunchEntry, MemberEntry
+from autotune.own.kernel_file.options import options_of
 from autotune.space.plan_formula import MOST_LAUNCHES, ArgumentFormula, BufferFormula, LaunchFormula, PlanFormula
 
 MOST_WORK_ITEMS = 2**40
@@ -57,7 +58,7 @@ def plan_formula(file: KernelFile, absent: Mapping[str, Value]) -> PlanFormula:
         buffers=tuple(buffers),
         launches=tuple(launches),
         arguments=arguments,
-        build_options=dict.fromkeys(file.build_options, "True"),
+        build_options={option.told: "True" for option in options_of(file.build_options) if not option.definition},
         template_values={
             **{name: name for name in (*file.sizes, *file.parameters)},
             **{name: str(formula) for name, formula in file.defines.items()},
@@ -67,7 +68,10 @@ def plan_formula(file: KernelFile, absent: Mapping[str, Value]) -> PlanFormula:
 
 def _launch(file: KernelFile, launch: LaunchEntry, when: str) -> LaunchFormula:
     named = {name: ast.parse(_argument(name, entry), mode="eval").body for name, entry in file.arguments.items()}
-    formulas = [_named(ast.parse(text, mode="eval").body, named) for text in file.formulas_of(launch)]
+    formulas = [
+        named[text] if text in named else _named(ast.parse(text, mode="eval").body, named)  # a name may be no formula
+        for text in file.formulas_of(launch)
+    ]
     return LaunchFormula(
         kernel=launch.kernel,
         global_size=str(launch.global_size),

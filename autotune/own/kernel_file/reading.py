@@ -187,7 +187,7 @@ def _launch(file: KernelFile, launch: LaunchEntry, prefix: str, known: Collectio
     if launch.local_size != "" and len(parts(launch.global_size)) != len(parts(launch.local_size)):
         yield f"{prefix}local_size", "must have as many dimensions as global_size"
     yield from _faults_of(f"{prefix}when", launch.when, known)
-    for text in launch.arguments:
+    for text in (text for text in launch.arguments if text not in file.arguments):
         faults = [*_faults_of(f"{prefix}arguments", text, {*known, *file.arguments})]
         if faults and re.fullmatch(NAME.expression, text):
             yield f"{prefix}arguments", f"{launch.kernel} has no argument {text}{_guess(text, file.arguments)}"

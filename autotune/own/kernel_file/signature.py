@@ -7,7 +7,7 @@ from autotune.errors import UsageError
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.own.kernel_file.format import ArgumentEntry, KernelFile, LaunchEntry
 from autotune.own.kernel_file.preprocessor import OF_COMPILER, Preprocessed, preprocess, without_comments
-from autotune.own.kernel_file.source import TEMPLATE, inside, with_includes, without_definitions
+from autotune.own.kernel_file.source import TEMPLATE, include_folders, inside, with_includes, without_definitions
 from autotune.own.kernel_file.syntax import C_TYPES, Argument, Unit
 
 
@@ -49,8 +49,8 @@ def _launches(file: KernelFile) -> Iterator[tuple[LaunchEntry, Sequence[str]]]:
 
 
 def _text(file: KernelFile, sources: Sequence[str]) -> str:
-    folder = file.path.parent
-    return without_comments("\n".join(with_includes(inside(folder, name), folder) for name in sources))
+    folder, others = file.path.parent, include_folders(file)
+    return without_comments("\n".join(with_includes(inside(folder, name), folder, others) for name in sources))
 
 
 def _declared(file: KernelFile, launch: LaunchEntry, text: str) -> Sequence[Argument] | None:

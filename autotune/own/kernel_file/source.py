@@ -4,9 +4,11 @@ import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from string import Formatter
 
 from autotune.errors import UsageError
 from autotune.own.kernel_file.format import MOST_SOURCE_BYTES, KernelFile
+from autotune.own.kernel_file.options import options_of
 
 TEMPLATE = ".j2"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]{1,500})[">][^\n]*$', re.MULTILINE)
@@ -23,12 +25,25 @@ def template_of(file: KernelFile, sources: Sequence[str]) -> str:
     folder = file.path.parent
     names = [*file.parameters, *file.defines]
     lines = [f"#define {name} {{{{ {name} }}}}" for name in names]
+    options = [*options_of(file.build_options)]
+    lines += [f"#define {name} {_template(text)}" for name, text in filter(None, (one.definition for one in options))]
     texts = ["\n".join(lines)] if not all(name.endswith(TEMPLATE) for name in sources) else []
     for name in sources:
-        text = with_includes(inside(folder, name), folder)
+        text = with_includes(inside(folder, name), folder, include_folders(file))
         own = f'#line 1 "{Path(name).name}"\n{_verbatim(without_definitions(text, names))}'
         texts.append(text if name.endswith(TEMPLATE) else own)
     return "\n".join(texts)
+
+
+def include_folders(file: KernelFile) -> list[Path]:
+    """Return the folders for includes that the options of a kernel file name, from its own folder."""
+    return [file.path.parent / one.value for one in options_of(file.build_options) if one.flag == "-I"]
+
+
+def _template(option: str) -> str:
+    """Return a template whose result is a text of the compiler's options with the values of the names in braces."""
+    pieces = ((_verbatim(text), name) for text, name, _, _ in Formatter().parse(option))
+    return "".join(f"{text}{{{{ {name} }}}}" if name else text for text, name in pieces)
 
 
 def without_definitions(text: str, names: Sequence[str]) -> str:
@@ -58,8 +73,8 @@ def read_text(path: Path) -> str:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start})", hint="save it as UTF-8") from error
 
 
-def with_includes(path: Path, folder: Path | None = None) -> str:
-    """Return the text of a source with the files inserted that it includes and that lie beside.
+def with_includes(path: Path, folder: Path | None = None, others: Sequence[Path] = ()) -> str:
+    """Return the text of a source with the files inserted that it includes and that lie beside, or in `others`.
 
     They must be in `folder`, by default its own; what is not there is left to the driver's compiler. Raises UsageError.
     """
@@ -70,8 +85,9 @@ def with_includes(path: Path, folder: Path | None = None) -> str:
 
         def included(found: re.Match[str]) -> str:
             nonlocal count
-            beside = path.parent / found[1]
-            if not beside.is_file():
+            places = (place / found[1] for place in (path.parent, *others))
+            beside = next((place for place in places if place.is_file()), None)
+            if beside is None:
                 return found[0]
             count += 1
             if count > _MOST_INCLUDED:

@@ -50,7 +50,7 @@ class Argument:
     """Qualifiers without their underscores; of a pointer those of what it points to."""
     is_pointer: bool
     length: str
-    """Of an array, as it is declared; else empty."""
+    """Of an array, the product of its dimensions, as they are declared; else empty."""
 
     @property
     def is_fixed(self) -> bool:
@@ -296,7 +296,7 @@ class Unit:
 
     def _argument(self, declaration: str, text: str, meanings: Mapping[str, Argument]) -> Argument:
         plain = re.sub(r"__attribute__\s*\(\(.*?\)\)|\[[^\]]*\]", "", declaration)
-        length = re.search(r"\[\s*((?!restrict|const)\w[^\]]*)\]", declaration)
+        lengths = re.findall(r"\[\s*((?!restrict|const)[^\]\s][^\]]*)\]", declaration)
         named = [word for word in re.findall(r"\w+", plain) if not _QUALIFIER.fullmatch(word)]
         before = re.findall(r"\w+", plain.partition("*")[0])
         types = [word for word in before if word in named and word not in ("int", "struct", "enum")]
@@ -311,7 +311,7 @@ class Unit:
             text=text,
             words=frozenset(words | (meaning.words if meaning else set())),
             is_pointer="*" in plain or "[" in declaration or (meaning is not None and meaning.is_pointer),
-            length=length[1].strip() if length else "",
+            length=" * ".join(f"({length.strip()})" for length in lengths),
         )
 
     @cached_property
