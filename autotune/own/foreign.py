@@ -26,7 +26,7 @@ def read_foreign(path: Path, family: KernelFamily) -> tuple[Source, int]:
     found: dict[Configuration, float] = {}
     count = 0
     try:
-        for values, time_ms in _results(parse(read_file(path))):
+        for values, time_ms in _results(_parsed(read_file(path))):
             count += 1
             configuration = _fitting(values, family)
             if configuration is not None:
@@ -39,6 +39,16 @@ def read_foreign(path: Path, family: KernelFamily) -> tuple[Source, int]:
     ranked = sorted(found, key=found.__getitem__)
     times = tuple(math.log(found[configuration]) for configuration in ranked)
     return Source(name=path.name, configurations=tuple(ranked), log_times=times), count
+
+
+def _parsed(data: bytes) -> Node:
+    """Return the root of a file. Kernel Tuner closes a cache only when it has finished, which its last entry shows."""
+    try:
+        return parse(data)
+    except TableError:
+        if b'"cache"' not in data:
+            raise
+        return parse(data[: data.rfind(b"}") + 1] + b"}}")
 
 
 def _results(root: Node) -> Iterator[tuple[Mapping[str, Node], float]]:

@@ -48,14 +48,21 @@ class Diagram:
         self._count = int(below[0])
 
     @classmethod
-    def of_tables(cls, sizes: Sequence[int], tables: Sequence[tuple[Sequence[int], NDArray[np.bool_]]]) -> Self:
-        """The combinations, with `sizes` values in the layers, that every table allows.
+    def of_tables(
+        cls,
+        sizes: Sequence[int],
+        tables: Sequence[tuple[Sequence[int], NDArray[np.bool_]]],
+        others: Sequence[tuple[Sequence[int], list[Numbers]]] = (),
+    ) -> Self:
+        """The combinations, with `sizes` values in the layers, that every table allows, and every automaton of others.
 
-        A table comes with the layers it constrains, in ascending order, and has one axis for each of them.
+        A table comes with the layers it constrains, in ascending order, and has one axis for each of them; an automaton
+        has one step for each, as `_automaton` returns.
         """
-        if not all(table.any() for _, table in tables):
+        if not all(table.any() for _, table in tables) or not all(len(steps[0]) for _, steps in others):
             return cls([np.full((1, size), -1) for size in sizes])
         automata = [(layers, _automaton(table)) for layers, table in tables if not table.all()]
+        automata += others
         states = np.zeros((1, len(automata)), dtype=np.int64)
         """Shape (states, automata): the state of each table's automaton after the choices so far; rows are distinct."""
         edges = []
@@ -66,7 +73,7 @@ class Diagram:
                 if layer in layers:
                     reached[:, column] = steps[layers.index(layer)][reached[:, column], values]
             is_allowed = (reached >= 0).all(axis=1)
-            states, numbers = _distinct(reached[is_allowed])
+            states, numbers = distinct(reached[is_allowed])
             targets = np.full(len(reached), -1)
             targets[is_allowed] = numbers
             edges.append(targets.reshape(-1, size))
@@ -176,7 +183,7 @@ def _automaton(table: NDArray[np.bool_]) -> list[Numbers]:
     return steps
 
 
-def _distinct(lines: Numbers) -> tuple[Numbers, Numbers]:
+def distinct(lines: Numbers) -> tuple[Numbers, Numbers]:
     """Return the distinct rows, and for each row its index among them; faster than NumPy for short rows."""
     keys = np.zeros(len(lines), dtype=np.int64)
     for column in lines.T:

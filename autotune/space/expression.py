@@ -133,6 +133,14 @@ class Expression:
         return [Expression(text) for text in dict.fromkeys(map(ast.unparse, conditions))]
 
     @property
+    def conjuncts(self) -> list["Expression"]:
+        """Conditions that hold together where this one holds: the operands of its outermost `and`."""
+        tree = ast.parse(self.text, mode="eval").body
+        if not (isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)):
+            return [self]
+        return [part for value in tree.values for part in Expression(ast.unparse(value)).conjuncts]
+
+    @property
     def results(self) -> list[ast.expr]:
         """The parts that it may result in: `n` and 0 of ``n if c else 0``."""
         return list(_results(ast.parse(self.text, mode="eval").body))

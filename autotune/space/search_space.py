@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,14 @@ from numpy.typing import NDArray
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits, Fault
 from autotune.model.problem import Problem
+from autotune.space.chain import automaton
 from autotune.space.diagram import Diagram, Numbers, Paths
-from autotune.space.family import Constraint, KernelFamily, Parameter
+from autotune.space.expression import Expression
+from autotune.space.family import KernelFamily, Parameter
 
 _ROWS_AT_ONCE = 4096
+MOST_COMBINATIONS = 2_000_000
+"""Combinations of the values of parameters that a table of a condition may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +60,16 @@ class SearchSpace:
             named = tuple(
                 dataclasses.replace(p, values=(overrides or {}).get(p.name, p.values)) for p in algorithm.parameters
             )
-            tables = [_table(constraint, named, environment) for constraint in algorithm.constraints]
+            tables, automata = [], []
+            for constraint in algorithm.constraints:
+                for condition, is_large in _divided(constraint.condition, named):
+                    if is_large:
+                        automata.append(_chain(condition, named, environment))
+                    else:
+                        tables.append(_table(condition, named, environment))
             tables += [_fault_table(fault, algorithm.name, named) for fault in family.faults(limits)]
             parameters[algorithm.name] = named
-            diagrams[algorithm.name] = Diagram.of_tables([len(p.values) for p in named], tables)
+            diagrams[algorithm.name] = Diagram.of_tables([len(p.values) for p in named], tables, automata)
         self.family = family
         self.problem = problem
         self.limits = limits
@@ -162,14 +173,44 @@ def _fault_table(fault: Fault, algorithm: str, parameters: Sequence[Parameter]) 
     return [layer], np.array(allowed, dtype=bool)
 
 
-def _table(
-    constraint: Constraint, parameters: Sequence[Parameter], environment: Mapping[str, Value]
-) -> tuple[list[int], NDArray[np.bool_]]:
-    """Return the layers of the parameters that a constraint names, and a boolean table with an axis for each.
+def _divided(condition: Expression, parameters: Sequence[Parameter]) -> Iterator[tuple[Expression, bool]]:
+    """Yield a condition, or its parts if it relates many combinations; and whether a part still relates many."""
+    parts = condition.conjuncts if _combinations(condition, parameters) > MOST_COMBINATIONS else [condition]
+    yield from ((part, _combinations(part, parameters) > MOST_COMBINATIONS) for part in parts)
 
-    The table says which combinations of their values the constraint allows.
+
+def examined(condition: Expression, parameters: Sequence[Parameter], environment: Mapping[str, Value]) -> None:
+    """Raise ConfigurationError where a condition relates more combinations than a search space can tell apart."""
+    for part, is_large in _divided(condition, parameters):
+        if is_large:
+            _chain(part, parameters, environment)
+
+
+def _combinations(condition: Expression, parameters: Sequence[Parameter]) -> int:
+    return prod(len(p.values) for p in parameters if p.name in condition.names)
+
+
+def _chain(
+    condition: Expression, parameters: Sequence[Parameter], environment: Mapping[str, Value]
+) -> tuple[list[int], list[Numbers]]:
+    """Return the layers of the parameters that a condition names, and its automaton. Raises ConfigurationError."""
+    layers = [layer for layer, p in enumerate(parameters) if p.name in condition.names]
+    named = {parameters[layer].name: parameters[layer].values for layer in layers}
+    known = {name: value for name, value in environment.items() if name not in named}
+    try:
+        return layers, automaton(condition, [*named.items()], known)
+    except ZeroDivisionError:  # by a size alone
+        return layers, [np.zeros((0, len(values)), np.int64) for values in named.values()]
+
+
+def _table(
+    condition: Expression, parameters: Sequence[Parameter], environment: Mapping[str, Value]
+) -> tuple[list[int], NDArray[np.bool_]]:
+    """Return the layers of the parameters that a condition names, and a boolean table with an axis for each.
+
+    The table says which combinations of their values the condition allows.
     """
-    layers = [layer for layer, p in enumerate(parameters) if p.name in constraint.condition.names]
+    layers = [layer for layer, p in enumerate(parameters) if p.name in condition.names]
     shape = [len(parameters[layer].values) for layer in layers]
     values: dict[str, Any] = dict(environment)
     for axis, layer in enumerate(layers):
@@ -177,8 +218,8 @@ def _table(
         values[parameters[layer].name] = choices.reshape([-1 if other == axis else 1 for other in range(len(layers))])
     try:
         with np.errstate(divide="ignore", invalid="ignore"):
-            holds = constraint.condition(values)
-            for is_defined in constraint.condition.definitions:  # arrays divide by 0 without an error
+            holds = condition(values)
+            for is_defined in condition.definitions:  # arrays divide by 0 without an error
                 holds = holds & is_defined(values)
     except ZeroDivisionError:  # by a size alone: it holds for no configuration, as in a lookup
         holds = False

@@ -33,7 +33,7 @@ PLAIN = "kernel void t(global const float *a, global float *o) { int i = get_glo
 
 
 @pytest.fixture
-def folder(tmp_path: Path, fresh_families: None) -> Path:  # noqa: ARG001
+def folder(tmp_path: Path, fresh_families: None) -> Path:
     return tmp_path
 
 
@@ -76,7 +76,7 @@ def test_vectors_and_structures_are_passed_by_value(folder: Path, pocl: Device) 
 p = { struct = { gain = { scalar = "float32", value = 2 }, count = { scalar = "int16", value = "n - 3" }, matrix = { array = "float32", value = [1, 2, "n / 2"] }, add = { scalar = "float32", value = [0, 0, 0, 0.5] }, more = { scalar = "uint8", value = 7 } } }
 v = { scalar = "int32", value = [1, -2, 3] }
 """
-    )  # noqa: E501
+    )
     source = kernel(
         "global const float *a, global float *o, params p, int3 v",
         "if (i < 1000) o[i] = i < p.count ? p.gain * a[i] + p.matrix[2] + p.add.w + p.more + v.y : 0;",
@@ -159,7 +159,7 @@ def test_a_buffer_of_no_elements_is_null(folder: Path, pocl: Device) -> None:
     )
     reference = "def t(a, bias): return a + (1 if bias is None else bias)"
     given = '"-DN={n}"'
-    text = text.replace("[arguments]", f"[arguments]\n").replace("sizes", f"build_options = [{given}]\nsizes")
+    text = text.replace("[arguments]", "[arguments]\n").replace("sizes", f"build_options = [{given}]\nsizes")
     assert is_right(pocl, made(folder, text, source, reference))
     assert is_right(pocl, made(folder, text.replace("n = 1000", "n = 100"), source, reference))
 
@@ -195,7 +195,7 @@ arguments = ["a if step == 0 else b if step % 2 == 1 else o", "o if (8 // EACH -
         ),
         source,
         "def t(a): return a + 8",
-    )  # noqa: E501
+    )
     for each in (1, 2, 4):
         plan = family.plan(family.requests[0].problem, Configuration.of("own", WG=16, EACH=each))
         assert len(plan.launches) == 8 // each
@@ -213,7 +213,7 @@ arguments = ["a if step == 0 else b if step % 2 == 1 else o", "o if (8 // EACH -
             .replace(" - step", "")
             .replace('"step + 1"', '"n"'),
             source,
-        )  # noqa: E501
+        )
 
 
 def space_of(family: FileFamily) -> list[dict[str, object]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import JSON, argument, command, flag, words
 from autotune.cli.output import print_json, tell
+from autotune.display.words import time_text
 from autotune.errors import AutotuneError
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
@@ -180,7 +181,7 @@ def _run(worker: Any, device: Device, family: "FileFamily", problem: Problem, co
 def _print(device: Device, rows: list[tuple[Problem, Trial]]) -> None:
     for problem, trial in rows:
         measured = trial.measurement
-        told = f"right, {measured.time_ns / 1e3:.4g} us" if measured else trial.state.value
+        told = f"right, {time_text(measured.time_ns)}" if measured else trial.state.value
         told += f": {trial.message}" if trial.message else ""
         told += "".join(f" ({reason})" for refusal, reason in REASONS.items() if re.search(refusal, trial.message))
         print(f"{device.slug}  {problem.label}  {trial.configuration.algorithm}: {told}")

@@ -24,11 +24,12 @@ from autotune.own.kernel_file.format import (
     results_of,
 )
 from autotune.space.expression import Expression
+from autotune.space.family import Parameter
 from autotune.space.plan_formula import STEP, parts_of
 
 MOST_PARAMETERS = 32
 MOST_COMBINATIONS = 2_000_000
-"""Combinations of the values of parameters that one constraint may relate, since all of them are evaluated."""
+"""Combinations of the values of parameters that a constraint may relate without being examined."""
 MOST_CONFIGURATIONS = 10**11
 BESIDE_SIZES = ("calls", "label")
 """Members of a problem that are not sizes."""
@@ -257,9 +258,14 @@ def _constraints(file: KernelFile) -> Faults:
         faults = list(_faults_of(key, condition, {*file.sizes, *file.parameters, *limits}))
         yield from faults
         used = frozenset() if faults else Expression(condition).names
-        combinations = prod(len(values) for parameter, values in file.parameters.items() if parameter in used)
-        if combinations > MOST_COMBINATIONS:
-            yield key, f"relates {combinations} combinations of values, more than {MOST_COMBINATIONS}: divide it"
+        if prod(len(values) for parameter, values in file.parameters.items() if parameter in used) > MOST_COMBINATIONS:
+            from autotune.space.search_space import examined  # loads NumPy
+
+            parameters = [Parameter(name=name, values=values, meaning="") for name, values in file.parameters.items()]
+            try:
+                examined(Expression(condition), parameters, {**limits, **file.sizes})
+            except ConfigurationError as error:
+                yield key, error.message
 
 
 def _problems(file: KernelFile) -> Faults:

@@ -9,6 +9,7 @@ from string import Formatter
 from autotune.errors import UsageError
 from autotune.own.kernel_file.format import MOST_SOURCE_BYTES, KernelFile
 from autotune.own.kernel_file.options import options_of
+from autotune.own.kernel_file.unused import without_unused
 
 TEMPLATE = ".j2"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]{1,500})[">][^\n]*$', re.MULTILINE)
@@ -25,12 +26,16 @@ def template_of(file: KernelFile, sources: Sequence[str]) -> str:
     folder = file.path.parent
     names = [*file.parameters, *file.defines]
     lines = [f"#define {name} {{{{ {name} }}}}" for name in names]
+    launches = [*file.all_launches, *filter(None, [file.reference_launch])]
+    # Names that a macro may stand for are left, too.
+    used = {*(launch.kernel for launch in launches), *names, *re.findall(r"\w+", " ".join(file.build_options))}
     options = [*options_of(file.build_options)]
     lines += [f"#define {name} {_template(text)}" for name, text in filter(None, (one.definition for one in options))]
     texts = ["\n".join(lines)] if not all(name.endswith(TEMPLATE) for name in sources) else []
     for name in sources:
         text = with_includes(inside(folder, name), folder, include_folders(file))
-        own = f'#line 1 "{Path(name).name}"\n{_verbatim(without_definitions(text, names))}'
+        plain = without_unused(without_definitions(text, names), used)
+        own = f'#line 1 "{Path(name).name}"\n{_verbatim(plain)}'
         texts.append(text if name.endswith(TEMPLATE) else own)
     return "\n".join(texts)
 

@@ -190,7 +190,8 @@ class _Translation:
 
     def _formula(self, text: str, parameters: Collection[str], place: str) -> str:
         """Return an expression over the sizes and these parameters, empty (and noted) when there is none like it."""
-        translator = _Translator(self._parameters, list(self._sizes))
+        # A condition compares fractions as they are, a size has none.
+        translator = _Translator(self._parameters, list(self._sizes), keeps_fractions=place == "the condition")
         try:
             found = ast.unparse(translator.visit(ast.parse(text.strip(), mode="eval").body))
             unknown = Expression(found).names - {*parameters, *self._sizes, "True", "False"}
@@ -207,14 +208,15 @@ class _Translation:
 class _Translator(ast.NodeTransformer):
     """Rewrites what expressions have not, or have otherwise: ``/``, lists, ``ProblemSize[0]``, ``max(parameter)``."""
 
-    def __init__(self, parameters: Mapping[str, list[Value]], sizes: list[str]) -> None:
+    def __init__(self, parameters: Mapping[str, list[Value]], sizes: list[str], *, keeps_fractions: bool) -> None:
+        self._keeps_fractions = keeps_fractions
         self._parameters = parameters
         self._sizes = sizes
         self.has_divided = False
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
-        if isinstance(node.op, ast.Div):
+        if isinstance(node.op, ast.Div) and not self._keeps_fractions:
             node.op = ast.FloorDiv()
             self.has_divided = True
         return node
