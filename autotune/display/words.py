@@ -37,14 +37,6 @@ def duration_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def time_text(time_ns: float) -> str:
-    """Format a time with four digits: ``21.75 us``, ``1.368 s``."""
-    for unit, size_ns in (("s", 1e9), ("ms", 1e6)):
-        if time_ns >= size_ns:
-            return f"{time_ns / size_ns:.4g} {unit}"
-    return f"{time_ns / 1e3:.4g} us"
-
-
 def bytes_text(size: int) -> str:
     for unit, bound in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if size >= bound:

@@ -6,7 +6,7 @@ from math import inf
 from typing import Annotated, ClassVar, get_args
 
 from autotune.codec import MAX_NUMBER, Bounds, Null
-from autotune.model.trial import Request, Trial, TrialState, Winner
+from autotune.model.trial import Request, Trial, TrialState, Winner, time_text
 
 _POSITIVE = Bounds(0, MAX_NUMBER, excludes_least=True)
 
@@ -43,6 +43,12 @@ class Outcome:
     """Whether the default was not measured though it may run: then nothing wins."""
 
     NEARLY_ALL: ClassVar[float] = 0.8
+
+    def __repr__(self) -> str:
+        """Return the result in one line, which notebooks show."""
+        winner = self.winner
+        told = f"{time_text(winner.time_ns)}, {winner.configuration}" if winner else self.no_winner_reason
+        return f"<Outcome {self.request.problem.label}: {told}>"
 
     @property
     def no_winner_reason(self) -> str:

@@ -1,6 +1,7 @@
 """Conditions that relate more combinations than a table holds allow what they allow evaluated one by one."""
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -9,10 +10,10 @@ from autotune.space.chain import automaton
 from autotune.space.diagram import Diagram
 from autotune.space.expression import Expression
 
-CHOICES = [*((name, [0, 1, 2, 3, 4]) for name in "abcde"), ("t", ["x", "y"])]
+CHOICES: list[tuple[str, list[Any]]] = [*((name, [0, 1, 2, 3, 4]) for name in "abcde"), ("t", ["x", "y"])]
 
 
-def diagram(condition: str, choices: list[tuple[str, list[int]]]) -> Diagram:
+def diagram(condition: str, choices: list[tuple[str, list[Any]]]) -> Diagram:
     steps = automaton(Expression(condition), choices, {"n": 30})
     return Diagram.of_tables([len(values) for _, values in choices], [], [(range(len(choices)), steps)])
 

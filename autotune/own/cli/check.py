@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import JSON, argument, command, flag, words
 from autotune.cli.output import print_json, tell
-from autotune.display.words import time_text
 from autotune.errors import AutotuneError
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
-from autotune.model.trial import Job, Trial, TrialState
+from autotune.model.trial import Job, Trial, TrialState, time_text
 from autotune.paths import safe_path
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from autotune.cli.arguments import (
     DATABASE,
+    DEVICE,
     JSON,
     LEARN_FROM,
     QUIET,
@@ -22,7 +23,7 @@ from autotune.cli.run import read_requests, tune_requests
 
 @command(
     argument("file", metavar="FILE", type=Path, help="the kernel file, such as kernel.toml"),
-    argument("--device", metavar="D", default="cpu", help="as of autotune run (cpu)"),
+    DEVICE,
     words("--shape", "SHAPE", "sizes in the order of the file, or as m=512,n=512; those of the file unless given"),
     integer("--trials", 1, 10**9, "at most N new trials for each shape"),
     budget("time for all shapes: 90s, 10m, 1h30m"),
