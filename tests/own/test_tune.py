@@ -78,12 +78,12 @@ def test_functions_that_other_processes_cannot_have_are_refused(text: str, messa
         function_source(cell(text))
 
 
-def test_arrays_are_inputs_and_the_reference(tune: Callable[..., Any]) -> None:
+def test_arrays_are_inputs_and_the_reference(tune: Callable[..., Any], tmp_path: Path) -> None:
     a = np.arange(1000, dtype=np.float32)
     kernel = {**KERNEL, "arguments": {**KERNEL["arguments"], "a": {"buffer": "float32", "size": "n", "file": a}}}
     for reference in (a / 2, {"o": a / 2}):
         assert tune(kernel, reference=reference)[0].winner
-    assert not tune(kernel, reference=a / 3)[0].winner
+    assert not tune(kernel, reference=a / 3, db=tmp_path / "other.sqlite")[0].winner
 
 
 def test_a_device_must_be_named(tune: Callable[..., Any]) -> None:
