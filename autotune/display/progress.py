@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 
 PLAIN_LINE_EVERY_S = 10.0
 
-_DOING = {"start": "starting", "build": "building", "run": "measuring", "wait": "waiting", "": "building"}
+_DOING = {
+    "start": "starting",
+    "build": "building",
+    "run": "measuring",
+    "inputs": "checking",
+    "wait": "waiting",
+    "": "building",
+}
 """Activity by phase of the child process; without a phase, kernels are being built ahead."""
 _REPLACING = {TrialState.CRASHED: "crashed", TrialState.TIMED_OUT: "timed out", TrialState.CUT_SHORT: "cut short"}
 """Trial states that cost the process it ran in; per problem, the first of each is reported, the others are counted."""

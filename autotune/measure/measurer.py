@@ -60,7 +60,9 @@ class Measurer:
         return built if isinstance(built, Trial) else None
 
     def measure(self, job: Job, entering: Callable[[str], None] = lambda _: None) -> Trial:
-        """Build, verify and time; calls `entering` with "build" and "run" as each begins. Never raises KernelError.
+        """Build, verify and time; calls `entering` with "build", "run" and "inputs" as these begin.
+
+        Never raises KernelError.
 
         A winner, which is verified many times, must be right at the small sizes of its family as well.
         """
@@ -106,7 +108,7 @@ class Measurer:
         is_first, is_new = not self._was_run, key not in self._was_run
         self._was_run.add(key)
         with place:
-            runner = self._runner(built, operands, place)
+            runner = self._runner(built, operands, place, entering)
             measurement = runner.run(job, lambda loaded: self._expect(family, job, operands, loaded), is_new=is_new)
         return Trial(
             configuration=job.configuration,
@@ -127,8 +129,10 @@ class Measurer:
             return self._operands
         return self._elsewhere[1].setdefault(number, Operands(self._port, self._operands))
 
-    def _runner(self, built: Built, operands: Operands, place: Workplace) -> Runner:
-        return Runner(self._port, built, operands, place, self._stopwatch, self._probe)
+    def _runner(
+        self, built: Built, operands: Operands, place: Workplace, entering: Callable[[str], None] = lambda _: None
+    ) -> Runner:
+        return Runner(self._port, built, operands, place, self._stopwatch, self._probe, entering)
 
     def _expect(self, family: KernelFamily, job: Job, operands: Operands, loaded: Loaded) -> None:
         """Run the reference kernel of a case, if it has one that was not run yet."""

@@ -2,8 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +48,17 @@ class Runner:
     """Probes, verifies and times one built plan."""
 
     def __init__(
-        self, port: Port, built: Built, operands: Operands, place: Workplace, stopwatch: Stopwatch, probe: Probe
+        self,
+        port: Port,
+        built: Built,
+        operands: Operands,
+        place: Workplace,
+        stopwatch: Stopwatch,
+        probe: Probe,
+        entering: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._port = port
+        """`entering` is called with "inputs" and "run" as each begins."""
+        self._port, self._entering = port, entering
         self._built = built
         self._plan = built.plan
         self._operands = operands
@@ -103,9 +111,8 @@ class Runner:
 
     def _load(self, job: Job, seed: int, regime: str = "") -> Loaded:
         self._place.memory = {}  # so that the memory of the last inputs can be reused
-        began = time.perf_counter_ns()
-        loaded = self._operands.case(job.problem, seed, self._plan, regime)
-        self._inputs_ns += time.perf_counter_ns() - began
+        with self._on_host():
+            loaded = self._operands.case(job.problem, seed, self._plan, regime)
         self._place.use(loaded)
         return loaded
 
@@ -169,11 +176,19 @@ class Runner:
         return ratio, outputs
 
     def _error_ratio(self, case: Case, outputs: Mapping[str, NDArray[Any]]) -> float:
+        with self._on_host(), tracing.span("check"):
+            return case.error_ratio(outputs)
+
+    @contextmanager
+    def _on_host(self) -> Iterator[None]:
+        """Count the time that inputs and the reference take apart: it is no time of the kernel's."""
         began = time.perf_counter_ns()
-        with tracing.span("check"):
-            ratio = case.error_ratio(outputs)
-        self._inputs_ns += time.perf_counter_ns() - began
-        return ratio
+        self._entering("inputs")
+        try:
+            yield
+        finally:
+            self._entering("run")
+            self._inputs_ns += time.perf_counter_ns() - began
 
     def _run_once(self, loaded: Loaded, others: Mapping[str, NDArray[Any]] = NO_CONTENTS) -> dict[str, NDArray[Any]]:
         """Run one call on the loaded inputs and return its outputs. Raises Refused for writes behind an output."""

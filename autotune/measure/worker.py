@@ -36,6 +36,8 @@ _STATES = {
 
 
 _FULL_LIMITS_S = {"build": BUILD_LIMIT_S, "run": RUN_LIMIT_S}
+INPUTS_LIMIT_S = 1800.0
+"""Limit of drawing a set of inputs, and of computing what is right, for which the user's function may take long."""
 
 
 class Worker:
@@ -114,10 +116,13 @@ class Worker:
 
     def _ask(self, task: Literal["prepare", "run"], job: Job) -> Trial | None:
         """Return the trial of a job; None if it was prepared and can be run."""
-        limits_s = {"build": job.build_limit_s, "run": job.run_limit_s}
+        limits_s = {"build": job.build_limit_s, "run": job.run_limit_s, "inputs": INPUTS_LIMIT_S}
         answer = self._child.ask((task, job), limits_s)
         if isinstance(answer, child.Loss):
             state, message = _STATES[answer.cause], answer.message
+            if answer.phase == "inputs":  # which no kernel can be blamed for
+                told = f"inputs and reference: {message}"
+                return Trial(configuration=job.configuration, state=TrialState.TOOL_FAILED, message=told, seed=job.seed)
             if state is TrialState.TIMED_OUT and job.is_cut_off and answer.phase == "run":
                 state = TrialState.TOO_SLOW
             elif state is TrialState.TIMED_OUT and limits_s[answer.phase] < _FULL_LIMITS_S[answer.phase]:

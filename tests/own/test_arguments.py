@@ -32,6 +32,10 @@ o = { buffer = "float32", size = "n", access = "out" }
 PLAIN = "kernel void t(global const float *a, global float *o) { int i = get_global_id(0); if (i < N) o[i] = a[i]; }"
 
 
+def kernel(arguments: str, body: str, before: str = "") -> str:
+    return f"{before}\nkernel void t({arguments}) {{ int i = get_global_id(0); {body} }}"
+
+
 @pytest.fixture
 def folder(tmp_path: Path, fresh_families: None) -> Path:
     return tmp_path
@@ -60,10 +64,6 @@ def is_right(device: Device, family: FileFamily, **values: int) -> bool:
     return trial.state is TrialState.COMPLETE
 
 
-def kernel(arguments: str, body: str, before: str = "") -> str:
-    return f"{before}\nkernel void t({arguments}) {{ int i = get_global_id(0); {body} }}"
-
-
 STRUCTURE = """
 typedef struct { float gain; short count; float matrix[3]; float4 add; uchar more; } params;
 """
@@ -73,8 +73,15 @@ def test_vectors_and_structures_are_passed_by_value(folder: Path, pocl: Device) 
     text = (
         HEAD
         + """
-p = { struct = { gain = { scalar = "float32", value = 2 }, count = { scalar = "int16", value = "n - 3" }, matrix = { array = "float32", value = [1, 2, "n / 2"] }, add = { scalar = "float32", value = [0, 0, 0, 0.5] }, more = { scalar = "uint8", value = 7 } } }
-v = { scalar = "int32", value = [1, -2, 3] }
+[arguments.p.struct]
+gain = { scalar = "float32", value = 2 }
+count = { scalar = "int16", value = "n - 3" }
+matrix = { array = "float32", value = [1, 2, "n / 2"] }
+add = { scalar = "float32", value = [0, 0, 0, 0.5] }
+more = { scalar = "uint8", value = 7 }
+[arguments.v]
+scalar = "int32"
+value = [1, -2, 3]
 """
     )
     source = kernel(
@@ -164,56 +171,65 @@ def test_a_buffer_of_no_elements_is_null(folder: Path, pocl: Device) -> None:
     assert is_right(pocl, made(folder, text.replace("n = 1000", "n = 100"), source, reference))
 
 
-def test_launches_are_repeated_and_exchange_their_buffers(folder: Path, pocl: Device) -> None:
-    text = HEAD.replace("WG = [16, 64]", "WG = [16, 64], EACH = [1, 2, 4]").replace(
-        'kernel = "t"\nglobal_size = "round_up(n, WG)"\nlocal_size = "WG"',
-        """
+TURNS = """
+name = "own"
+source = "k.cl"
+sizes = { n = 1000 }
+parameters = { WG = [16, 64], EACH = [1, 2, 4] }
+reference = { python = "ref.py:t" }
 [[launches]]
 kernel = "t"
 global_size = "round_up(n, WG)"
 local_size = "WG"
 times = "8 // EACH"
-arguments = ["a if step == 0 else b if step % 2 == 1 else o", "o if (8 // EACH - step) % 2 == 1 else b", "f", "step + 1"]
-""",
-    )
-    # The keys of the file come first in TOML.
-    lines = text.split("[[launches]]")
-    rest = lines[1].split("sizes = ", 1)
-    text = lines[0] + "sizes = " + rest[1].replace("[arguments]", "[[launches]]" + rest[0] + "[arguments]")
-    text += (
-        'b = { buffer = "float32", size = "n", access = "scratch" }\nf = { scalar = "float32", value = "step + 0.5" }\n'
-    )
-    source = kernel(
-        "global const float *x, global float *y, float f, int s",
-        "if (i < 1000) y[i] = x[i] + (f * 2 == 2 * s - 1 ? EACH : 100);",
-    )
-    odd = text.replace("EACH = [1, 2, 4]", "EACH = [8, 1, 2, 4]")
-    family = made(
-        folder,
-        text.replace(
-            "if step == 0 else b if step % 2 == 1 else o", "if step == 0 else o if (8 // EACH - step) % 2 == 0 else b"
-        ),
-        source,
-        "def t(a): return a + 8",
-    )
+arguments = [
+    "a if step == 0 else o if (8 // EACH - step) % 2 == 0 else b",
+    "o if (8 // EACH - step) % 2 == 1 else b",
+    "f",
+    "step + 1",
+]
+[arguments]
+a = { buffer = "float32", size = "n" }
+o = { buffer = "float32", size = "n", access = "out" }
+b = { buffer = "float32", size = "n", access = "scratch" }
+f = { scalar = "float32", value = "step + 0.5" }
+"""
+TURN = kernel(
+    "global const float *x, global float *y, float f, int s",
+    "if (i < 1000) y[i] = x[i] + (f * 2 == 2 * s - 1 ? EACH : 100);",
+)
+
+
+def test_launches_are_repeated_and_exchange_their_buffers(folder: Path, pocl: Device) -> None:
+    family = made(folder, TURNS, TURN, "def t(a): return a + 8")
     for each in (1, 2, 4):
         plan = family.plan(family.requests[0].problem, Configuration.of("own", WG=16, EACH=each))
         assert len(plan.launches) == 8 // each
         assert is_right(pocl, family, EACH=each)
-    with pytest.raises(ConfigurationError, match="where from 1 to 1024 are possible"):
-        made(folder, odd.replace('"8 // EACH"', '"n * n"'), source)
-    with pytest.raises(UsageError, match="must result in arguments by name, or in a whole number"):
-        made(folder, odd.replace('"step + 1"', '"step / 2"'), source)
-    with pytest.raises(UsageError, match="f needs `step`, and t has no `times`"):
-        made(
-            folder,
-            odd.replace('times = "8 // EACH"', "")
-            .replace("step == 0", "n == 0")
-            .replace("step % 2", "n % 2")
-            .replace(" - step", "")
-            .replace('"step + 1"', '"n"'),
-            source,
-        )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('"8 // EACH"', '"n * n"', "where from 1 to 1024 are possible"),
+        ('"8 // EACH"', '"0"', "there are no launches"),
+        ('"step + 1"', '"step / 2"', "must result in arguments by name, or in a whole number"),
+        ('"step + 1"', "\"'a'\"", "must result in arguments by name, or in a whole number"),
+        ('times = "8 // EACH"', "times = 1", "uses step, which is not known here"),
+        ("n = 1000", "n = 1000, step = 2", "count them by `step`: give that name to nothing else"),
+        ('"step + 1"', '"more"', "t has no argument more"),
+    ],
+)
+def test_launches_that_cannot_be_repeated_are_refused(folder: Path, before: str, after: str, message: str) -> None:
+    with pytest.raises(AutotuneError, match=message):
+        made(folder, TURNS.replace(before, after), TURN)
+
+
+def test_a_number_is_counted_only_where_launches_are(folder: Path) -> None:
+    text = TURNS.replace('times = "8 // EACH"', "").replace("step == 0 else o if (8 // EACH - step) % 2 == 0", "n > 0")
+    text = text.replace("(8 // EACH - step) % 2 == 1", "n > 0").replace('"step + 1"', '"n"')
+    with pytest.raises(UsageError, match=r"f needs `step`, and t has no `times`|uses step, which is not known"):
+        made(folder, text, TURN)
 
 
 def space_of(family: FileFamily) -> list[dict[str, object]]:
@@ -254,5 +270,25 @@ def test_formulas_take_signs_fractions_and_sub_groups(folder: Path, pocl: Device
 @pytest.mark.parametrize("formula", ["'a' * 2000000000", "T * 2000000000", "-T", "min(T, 1)", "T < 2"])
 def test_texts_are_not_calculated_with(folder: Path, formula: str) -> None:
     text = HEAD.replace("WG = [16, 64]", 'WG = [16, 64], T = ["aaaa", "b"]')
-    with pytest.raises(UsageError, match="texts are no numbers|calculates with T, whose values are texts"):
+    with pytest.raises(UsageError, match=r"texts are no numbers|calculates with T, whose values are texts"):
         made(folder, text.replace("[arguments]", f'defines.X = "{formula}"\n[arguments]'), PLAIN.replace("N", "X"))
+
+
+def test_a_slow_reference_is_not_under_the_limit_of_the_kernel(folder: Path, pocl: Device) -> None:
+    slow = """
+    import time
+    def t(a):
+        (open(__file__ + ".calls", "a").write("x"), time.sleep(2))
+        return a
+    """
+    family = made(folder, HEAD, "", slow)
+    [problem] = [request.problem for request in family.requests]
+    with Worker(selector=pocl.selector) as worker:
+        for group in (16, 64):
+            configuration = Configuration.of("own", WG=group)
+            job = Job(
+                selector=pocl.selector, problem=problem, configuration=configuration, samples=1, seed=0, run_limit_s=1.5
+            )
+            assert worker.run(job).state is TrialState.COMPLETE
+    calls = (folder / "ref.py.calls").read_text()
+    assert len(calls) <= 4, "once for each of two sets of inputs, and for one other kind"
