@@ -66,6 +66,8 @@ class LaunchFormula:
     when: str = "True"
     times: str = "1"
     """How often it is launched in a row. Its other formulas may use `step`, which counts from 0."""
+    in_turn: bool = False
+    """It is launched in turn with the launch before it, as often as that, at the same `step`."""
     prepares: str = ""
 
 
@@ -152,13 +154,7 @@ class PlanFormula:
             buffers=tuple(
                 [_buffer(b, *found) for b, found in zip(self.buffers, values["_buffers"], strict=True) if found]
             ),
-            launches=tuple(
-                [
-                    _launch(one, *found)
-                    for one, launched in zip(self.launches, values["_launches"], strict=True)
-                    for found in launched
-                ]
-            ),
+            launches=tuple([_launch(self.launches[number], *found) for number, *found in values["_launches"]]),
             build_options=tuple(
                 [o.format_map(values) for o, holds in zip(self.build_options, values["_options"], strict=True) if holds]
             ),
@@ -207,16 +203,18 @@ class PlanFormula:
         }
         lines += [f"{name} = {one.written()}" for name, one in self.arguments.items() if name not in of_step]
         buffers = [f"({_tuple(b.dtype, *b.sizes, b.row_pitch)} if {_checked(b.when)} else ())" for b in self.buffers]
-        launches = []
-        for launch in self.launches:
-            local = _tuple(*parts_of(launch.local_size)) if launch.local_size else "None"
-            local = f"({local} if {_checked(launch.local_when)} else None)"
-            parts = f"({_tuple(*parts_of(launch.global_size))}, {local}, {_tuple(*parts_of(launch.arguments))})"
-            used = {name for part in parts_of(launch.arguments) for name in Expression(part).names}
-            made = "".join(f" for {name} in [{text}]" for name, text in of_step.items() if name in used)
-            steps = f"range(min({_checked(launch.times)}, {MOST_LAUNCHES + 1}))"
-            repeated = "" if launch.times == "1" else f" for {STEP} in {steps}{made}"
-            launches.append(f"([{parts}{repeated}] if {_checked(launch.when)} else ())")
+        launches = [self._written(number, of_step) for number in range(len(self.launches))]
+        rounds: list[list[str]] = []
+        for launch, text in zip(self.launches, launches, strict=True):
+            if not (launch.in_turn and rounds):
+                rounds.append(
+                    [f"range(min({_checked(launch.times)}, {MOST_LAUNCHES + 1}))" if launch.times != "1" else ""]
+                )
+            rounds[-1].append(text)
+        launches = [
+            f"*[_one for {STEP} in {steps} for _one in ({''.join(texts)})]" if steps else "".join(texts).rstrip(", ")
+            for steps, *texts in rounds
+        ]
         lines += [
             f"_buffers = [{', '.join(buffers)}]",
             f"_launches = [{', '.join(launches)}]",
@@ -225,6 +223,20 @@ class PlanFormula:
             f"_variant = {_checked(self.variant_number)}",
         ]
         return compile("\n".join(lines), "<plan>", "exec")
+
+    def _written(self, number: int, of_step: Mapping[str, str]) -> str:
+        """Return the Python text of a launch among others: its number and its parts, or nothing if it is not needed.
+
+        `of_step` are the texts of arguments that differ from step to step.
+        """
+        launch = self.launches[number]
+        local = _tuple(*parts_of(launch.local_size)) if launch.local_size else "None"
+        local = f"({local} if {_checked(launch.local_when)} else None)"
+        parts = f"({number}, {_tuple(*parts_of(launch.global_size))}, {local}, {_tuple(*parts_of(launch.arguments))})"
+        used = {name for part in parts_of(launch.arguments) for name in Expression(part).names}
+        made = "".join(f" for {name} in [{text}]" for name, text in of_step.items() if name in used)
+        found = f"[{parts}{made}]" if made else f"({parts},)"
+        return f"*({found} if {_checked(launch.when)} else ()), "
 
 
 def parts_of(text: str) -> list[str]:

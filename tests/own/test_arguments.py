@@ -208,6 +208,31 @@ def test_launches_are_repeated_and_exchange_their_buffers(folder: Path, pocl: De
         assert is_right(pocl, family, EACH=each)
 
 
+def test_several_kernels_are_launched_in_turn(folder: Path, pocl: Device) -> None:
+    text = TURNS.replace(
+        "[arguments]",
+        """
+[[launches]]
+kernel = "more"
+global_size = "max(1, n * (step % 2))"
+when = "step > 0"
+arguments = ["o if (8 // EACH - step) % 2 == 1 else b", "by"]
+in_turn = true
+[arguments]
+by = { scalar = "int32", value = ["step", 1] }""",
+    ).replace('value = ["step", 1]', 'value = ["step", 1]')
+    more = (
+        "kernel void more(global float *x, int2 by) { if (get_global_size(0) > 1) x[get_global_id(0)] += by.x * by.y; }"
+    )
+    family = made(folder, text, f"{TURN}\n{more}", "def t(a): return a + 8")
+    [problem] = [request.problem for request in family.requests]
+    plan = family.plan(problem, Configuration.of("own", WG=16, EACH=2))
+    assert [launch.kernel for launch in plan.launches] == ["t", "t", "more", "t", "more", "t", "more"]
+    assert [launch.global_size for launch in plan.launches if launch.kernel == "more"] == [(1000,), (1,), (1000,)]
+    assert not is_right(pocl, family, EACH=2)
+    assert is_right(pocl, made(folder, text, f"{TURN}\n{more}", "def t(a): return a + 8 + 1 + 3"), EACH=2)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [

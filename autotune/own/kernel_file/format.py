@@ -150,6 +150,8 @@ class LaunchEntry:
     """The condition under which a configuration needs this launch."""
     times: Formula = 1
     """How often it is launched in a row; formulas of the launch and values of its arguments may use `step`, from 0."""
+    in_turn: bool = False
+    """It is launched in turn with the launch before it, as often as that."""
     once: bool = False
     """It only prepares constant data, such as repacked weights: it is checked, and not timed."""
 

@@ -79,6 +79,7 @@ def _launch(file: KernelFile, launch: LaunchEntry, when: str) -> LaunchFormula:
         arguments=", ".join(map(ast.unparse, formulas)),
         when=when,
         times=str(launch.times),
+        in_turn=launch.in_turn,
         prepares="constants" if launch.once else "",
     )
 

@@ -167,9 +167,16 @@ def _is_vector_or_number(value: object) -> bool:
 
 def _launches(file: KernelFile) -> Faults:
     known = {*file.sizes, *file.parameters}
+    is_repeated = False
     for number, launch in enumerate(file.all_launches):
         prefix = f"launches[{number}]." if file.launches else ""
-        yield from _launch(file, launch, prefix, known)
+        if launch.in_turn and (launch.times != 1 or number == 0):
+            yield f"{prefix}in_turn", "is for a launch that follows another, and has the `times` of that"
+        is_repeated = is_repeated if launch.in_turn else launch.times != 1
+        yield from _faults_of(f"{prefix}times", launch.times, known)
+        if launch.times != 1 and (STEP in file.sizes or STEP in file.parameters):
+            yield f"{prefix}times", "formulas of repeated launches count them by `step`: give that name to nothing else"
+        yield from _launch(file, launch, prefix, {*known, STEP} if is_repeated else known)
     if file.reference_launch:
         yield from _launch(file, file.reference_launch, "reference.", {*file.sizes})
 
@@ -178,11 +185,6 @@ def _launch(file: KernelFile, launch: LaunchEntry, prefix: str, known: Collectio
     if launch.global_size == "":
         yield f"{prefix}global_size", "is missing"
         return
-    yield from _faults_of(f"{prefix}times", launch.times, known)
-    if launch.times != 1:
-        known = {*known, STEP}
-        if STEP in file.sizes or STEP in file.parameters:
-            yield f"{prefix}times", "formulas of repeated launches count them by `step`: give that name to nothing else"
     yield from _faults_of(f"{prefix}global_size", launch.global_size, known, most_parts=3)
     yield from _faults_of(f"{prefix}local_size", launch.local_size, known, most_parts=3)
     if launch.local_size != "" and len(parts(launch.global_size)) != len(parts(launch.local_size)):
@@ -196,7 +198,7 @@ def _launch(file: KernelFile, launch: LaunchEntry, prefix: str, known: Collectio
         if not faults and not all(_is_argument(file, result) for result in results_of(text)):
             yield f"{prefix}arguments", f"{text[:80]!r} must result in arguments by name, or in a whole number"
     for name in filter(None, file.names_of(launch)):
-        if launch.times == 1 and STEP not in known and STEP in re.findall(r"\w+", str(file.arguments[name].numbers)):
+        if STEP not in known and STEP in re.findall(r"\w+", str(file.arguments[name].numbers)):
             yield (
                 f"{prefix}arguments",
                 f"{name} needs `step`, and {launch.kernel} has no `times`",
