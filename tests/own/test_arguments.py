@@ -106,11 +106,15 @@ value = [1, -2, 3]
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ('p = { scalar = "float32", value = 2 }', r"takes a structure \(params p\): list its members in order, as in"),
+        (
+            'p = { scalar = "float32", value = 2 }',
+            r"takes a structure \(params p\): list .* matrix = \{ array = \"float32\", value = \[0, 0, 0\] \}",
+        ),
+        ("p = { struct = { gain = { scalar = 'float32' } } }", r"with 5 members \(gain, .*, more\), and p has 1"),
         ("p = { struct = {} }", "needs one of buffer"),
         ("p = { struct = { x = { value = 2 } } }", "a member of a structure needs one of scalar and array"),
         ('p = { struct = { x = { scalar = "float32", value = [1, 2, 3, 4, 5] } } }', "vectors have 2, 3, 4, 8 or 16"),
-        ('p = { struct = { x = { array = "uint8", value = [1, 256] } } }', "a number of uint8 cannot be 256"),
+        ('p = { struct = { x = { array = "uint8", value = [1, 256] } } }', "with 5 members"),
         ('p = { struct = { x = { scalar = "uint8", value = "m" } } }', "uses m, which is not known here"),
     ],
 )

@@ -11,7 +11,8 @@ from autotune.model.problem import ELEMENT_TYPES, Problem
 from autotune.own.kernel_file.preprocessor import OF_COMPILER, preprocess, without_comments
 from autotune.own.kernel_file.reading import RESERVED
 from autotune.own.kernel_file.source import with_includes
-from autotune.own.kernel_file.syntax import REQUIRED, Argument, Code, Function, Unit
+from autotune.own.kernel_file.structure import members
+from autotune.own.kernel_file.syntax import C_TYPES, REQUIRED, Argument, Code, Function, Unit
 from autotune.space.expression import Expression
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d{1,6})[uU]?\)?[ \t]*$", re.MULTILINE)
@@ -157,7 +158,8 @@ class _Draft:
     @cached_property
     def sizes(self) -> list[str]:
         """Whole numbers among the arguments, or large ones that the source defines."""
-        whole = (a.name for a in self.arguments if not a.is_pointer and a.element[0] in ("int32", "uint32"))
+        numbers = (a for a in self.arguments if not a.is_pointer and a.type in C_TYPES)
+        whole = (a.name for a in numbers if a.element[0] in ("int32", "uint32"))
         free = [name for name in whole if not hasattr(Problem, name) and name not in RESERVED]
         return [name for name in free if not _NO_SIZES.fullmatch(name)] or self._large or ["n"]
 
@@ -290,6 +292,12 @@ class _Draft:
             is_used = self.body.access(argument.name)[1]
             access = f', access = "{"inout" if is_used else "out"}"' if argument.name in self.outputs else ""
             return f'buffer = "{element}", size = "{f"{width} * " if width > 1 else ""}{size}"{access}'
+        if found := [] if argument.type in C_TYPES else members(self.unit.text, argument.type):
+            listed = ", ".join(f"{member.name} = {member.entry}" for member in found)
+            return f"struct = {{ {listed} }}"
+        if width > 1:
+            zeros = ", ".join(["0"] * int(re.sub(r"\D", "", argument.type)))
+            return f'scalar = "{element}", value = [{zeros}]'
         if argument.name in self._shape:
             return f'scalar = "{element}", value = "{argument.name}"'
         return f'scalar = "{element}", value = {0 if re.search("(?i)off|pad", argument.name) else 1}'
@@ -314,7 +322,12 @@ class _Draft:
     def _doubt(self, argument: Argument) -> str:
         """Return a comment on an argument that may be another than it seems."""
         is_known = argument.is_image or argument.element[0] != "uint8" or argument.type in ("uchar", "bool")
-        is_plain = is_known and re.search(rf"\b{argument.type.removeprefix('u')}\b|\b{argument.type}\b", argument.text)
+        is_value = not argument.is_pointer and not argument.is_image and argument.type not in C_TYPES
+        is_plain = (
+            is_known
+            and not is_value
+            and re.search(rf"\b{argument.type.removeprefix('u')}\b|\b{argument.type}\b", argument.text)
+        )
         is_local = "local" in argument.words and not self._length(argument)
         return "" if is_plain and not is_local else f"  # check this: it is {' '.join(argument.text.split())}"
 

@@ -8,6 +8,7 @@ from autotune.model.problem import ELEMENT_TYPES
 from autotune.own.kernel_file.format import ArgumentEntry, KernelFile, LaunchEntry
 from autotune.own.kernel_file.preprocessor import OF_COMPILER, Preprocessed, preprocess, without_comments
 from autotune.own.kernel_file.source import TEMPLATE, include_folders, inside, with_includes, without_definitions
+from autotune.own.kernel_file.structure import members
 from autotune.own.kernel_file.syntax import C_TYPES, Argument, Unit
 
 
@@ -138,10 +139,20 @@ def _faults_of_value(argument: Argument, name: str, entry: ArgumentEntry, text: 
     found = re.fullmatch(r"[a-z]+(\d+)", argument.type)
     width = int(found[1]) if found and argument.element[1] > 1 else 1
     given = len(entry.value) if isinstance(entry.value, tuple) else 1
+    declared = members(text, argument.type) if is_structure else []
     if is_structure and not entry.struct:
-        members = 'struct = { gain = { scalar = "float32", value = 1 } }'
-        yield f"takes a structure ({argument.text}): list its members in order, as in {name} = {{ {members} }}"
-    elif entry.scalar and width != given and (width > 1 or argument.type in C_TYPES):
+        listed = ", ".join(f"{member.name} = {member.entry}" for member in declared)
+        listed = listed or 'gain = { scalar = "float32", value = 1 }'
+        yield f"takes a structure ({argument.text}): list its members in order, as in {name}.struct = {{ {listed} }}"
+    elif declared and len(declared) != len(entry.struct):
+        names = ", ".join(member.name for member in declared)
+        yield f"takes a structure with {len(declared)} members ({names}), and {name} has {len(entry.struct)}"
+    for member, (key, given_member) in zip(declared, entry.struct.items(), strict=False):
+        if not member.fits(given_member):
+            yield f"takes a structure whose member {member.name} is {member.entry}, and {key} of {name} is not"
+    if entry.struct:
+        return
+    if entry.scalar and width != given and (width > 1 or argument.type in C_TYPES):
         value = ", ".join(["0"] * width)
         example = f"as in value = [{value}]" if width > 1 else "not a list"
         yield f"takes {width} numbers ({argument.text}), and is given {given} by {name}: give `value` {example}"
