@@ -1042,7 +1042,7 @@ kernel void needed(global float *p) { conditional(p); }
 def test_definitions_with_spaces_and_quotes_reach_the_kernel(folder: Path, pocl: Device) -> None:
     (folder / "my headers").mkdir()
     (folder / "my headers" / "more.h").write_text("#define MORE 1\n")
-    options = ["-I", "my headers", '-DMSG="a b"', "-DSUM={GROUP} - {GROUP} + 1"]
+    options = ["-D", "MORE_OF_IT", "-I", "my headers", '-DMSG="a b"', "-DSUM={GROUP} - {GROUP} + 1"]
     text = FILE.replace("[arguments]", f"build_options = {json.dumps(options)}\n[arguments]")
     source = "#include <more.h>\n" + SOURCE.replace(
         "factor * x[at]", "factor * x[at] * (sizeof(MSG) == 4) * MORE * (SUM)"

@@ -39,6 +39,8 @@ RESERVED = (*BESIDE_SIZES, "algorithm", *keyword.kwlist)
 INDEX = "index"
 """What counts the elements of an output in the formula of those that are valid."""
 
+_NO_NAMES = frozenset(keyword.kwlist) - {"and", "or", "not", "if", "else", "True", "False"}
+
 Faults = Iterator[tuple[str, str]]
 """Keys, such as ``arguments.a``, each with a message."""
 _NEEDS = {"buffer": "size", "image": "size", "line": "size", "scalar": "value"}
@@ -167,6 +169,8 @@ def _is_vector_or_number(value: object) -> bool:
 
 def _launches(file: KernelFile) -> Faults:
     known = {*file.sizes, *file.parameters}
+    if file.launches and (file.kernel or file.global_size != "" or file.local_size != ""):
+        yield "launches", "stands in place of `kernel`, `global_size` and `local_size`: leave these out"
     is_repeated = False
     for number, launch in enumerate(file.all_launches):
         prefix = f"launches[{number}]." if file.launches else ""
@@ -303,6 +307,8 @@ def _faults_of(key: str, formula: str | float, known: Collection[str], *, most_p
         names = {name for part in found for name in Expression(part).names} - {"True", "False"}
     except (ConfigurationError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
+        if words := [word for word in re.findall(r"[A-Za-z_]\w*", formula) if word in _NO_NAMES]:
+            reason = f" ({words[0]} has a meaning of its own in formulas: give another name to what has this one)"
         reason = error.message if isinstance(error, ConfigurationError) else f"it is not an expression{reason}"
         yield key, f"{formula[:80]!r}: {reason}"
         return

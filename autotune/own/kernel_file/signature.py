@@ -75,7 +75,7 @@ def _declared(file: KernelFile, launch: LaunchEntry, text: str) -> Sequence[Argu
 def _readings(file: KernelFile, text: str) -> Iterator[Preprocessed]:
     """Yield what the preprocessor may make of a source, with and without what a parameter or an option decides."""
     words = re.findall(r"\w+", " ".join(file.build_options))
-    chosen = {*file.parameters, *file.defines, *words, *(word.removeprefix("D") for word in words)}
+    chosen = {*file.parameters, *file.defines, *words, *(word.removeprefix("D") for word in words)} - {""}
     text = without_definitions(text, [*chosen])
     is_whole = not re.search(r"(?m)^[ \t]*#[ \t]*include\b", text)
 

@@ -14,6 +14,8 @@ from autotune.own.kernel_file.unused import without_unused
 TEMPLATE = ".j2"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]{1,500})[">][^\n]*$', re.MULTILINE)
 _ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b[^\n]*$", re.MULTILINE)
+_RAW_STRING = re.compile(r'(?m)^[ \t]*(?:R"\w{0,16}\(|\)\w{0,16}";?)[ \t]*$')
+"""Lines with which C++ programs make a source, such as CLBlast's, a raw string."""
 _MOST_INCLUDED = 100
 
 
@@ -71,7 +73,7 @@ def read_text(path: Path) -> str:
     try:
         if path.stat().st_size > MOST_SOURCE_BYTES:
             raise UsageError(f"{path} is larger than {MOST_SOURCE_BYTES // 2**20} MiB")
-        return path.read_text(encoding="utf-8-sig")
+        return _RAW_STRING.sub("", path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
