@@ -195,7 +195,7 @@ def known_rows(rows: Iterable[_Row], make: Callable[[_Row], _Made]) -> list[_Mad
 
 @cache
 def _note(reason: str) -> None:
-    _LOG.warning("skipped rows of another installation, or of a kernel file that %s does not list: %s", FILES, reason)
+    _LOG.warning("rows are left out: %s (%s lists the files of your own kernels)", reason, FILES)
 
 
 def plain_text(text: str) -> str:

@@ -1,6 +1,8 @@
 """The command `autotune tune`: tune the kernel of a kernel file."""
 
 import argparse
+import os
+import shlex
 from pathlib import Path
 
 from autotune.cli.arguments import (
@@ -18,7 +20,9 @@ from autotune.cli.arguments import (
     seed,
     words,
 )
+from autotune.cli.output import tell
 from autotune.cli.run import read_requests, tune_requests
+from autotune.kernels import FILES
 
 
 @command(
@@ -44,10 +48,15 @@ def tune_command(options: argparse.Namespace) -> int:
     """Search for the fastest configuration of your own kernel, which a TOML file describes."""
     from autotune.own.tuning import use_file
 
+    listed = os.environ.get(FILES, "").split(os.pathsep)
     family = use_file(options.file)
     own = read_requests(family.problem_type, options.shape, [])
     usual = {
         "family": family.name, "misses": False, "algorithm": [], "until_gain": None, "sampler": "ours",
         "sampler_options": "", "crossover": False, "sustained": False,
     }  # fmt: skip
-    return tune_requests(argparse.Namespace(**vars(options), **usual), own, [] if own else family.requests)
+    status = tune_requests(argparse.Namespace(**vars(options), **usual), own, [] if own else family.requests)
+    path = str(family.file.path)
+    if path not in listed and not options.quiet:
+        tell(f"status, lookup and export know {family.name} while {FILES} lists it: export {FILES}={shlex.quote(path)}")
+    return status

@@ -157,7 +157,10 @@ class FileFamily(KernelFamily):
         try:
             plan = self._formula.plan(problem, configuration)
         except ZeroDivisionError as error:
-            raise ConfigurationError(f"{configuration}: a formula of {self.file.path.name} divides by zero") from error
+            place = self._divided_by_zero({**problem.constraint_values(), **dict(configuration.values)})
+            raise ConfigurationError(
+                f"{configuration}: {place} divides by zero", hint="guard it, as in: a // b if b else 0"
+            ) from error
         except TypeError as error:
             raise ConfigurationError(
                 f"{configuration}: a formula of {self.file.path.name} mixes texts and numbers"
@@ -166,6 +169,17 @@ class FileFamily(KernelFamily):
             return checked(plan)
         except ConfigurationError as error:
             raise ConfigurationError(f"{configuration}: {error.message}") from error
+
+    def _divided_by_zero(self, values: Mapping[str, Value]) -> str:
+        """Return which formula divides by zero with these values."""
+        for key, formula in self.file.formulas:
+            for part in map(Expression, parts(formula)):
+                try:
+                    if part.names <= values.keys():
+                        part(values)
+                except ZeroDivisionError:
+                    return f"{key}, {part.text!r},"
+        return f"a formula of {self.file.path.name}"
 
     def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
         try:
