@@ -239,3 +239,21 @@ def test_reading_a_hostile_source_takes_little_time_of_the_processor(tmp_path: P
     began = time.process_time()
     drafted(tmp_path, text)
     assert time.process_time() - began < 30.0
+
+
+def test_types_that_the_build_chooses_are_drafted_as_such(tmp_path: Path) -> None:
+    (tmp_path / "k.cl").write_text("""
+#define HEAD __private const int count,
+typedef struct { float gain; int2 at; uchar table[3]; } params;
+__kernel void k(HEAD __global const REAL *in, __global REAL4 *out, params p, int2 shift) {
+    REAL4 v = (REAL4)(0);
+    if (get_global_id(0) < count) out[get_global_id(0)] = v + in[shift.x] * p.gain;
+}
+""")
+    text = draft(tmp_path / "k.cl")
+    assert "REAL4 = ['float4']" in text and "REAL = ['float']" in text
+    assert 'out = { buffer = "float32", size = "4 * count"' in text
+    assert 'shift = { scalar = "int32", value = [0, 0] }' in text
+    members = 'gain = { scalar = "float32", value = 0 }, at = { scalar = "int32", value = [0, 0] }'
+    assert f'p = {{ struct = {{ {members}, table = {{ array = "uint8", value = [0, 0, 0] }} }} }}' in text
+    assert "[sizes]  # what is tuned unless other sizes are asked for\ncount = 1024\n\n" in text

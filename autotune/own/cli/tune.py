@@ -40,7 +40,7 @@ from autotune.kernels import FILES
     JSON,
     examples=(
         "tune kernel.toml --device adreno --budget 5m",
-        "tune kernel.toml --shape 1024,1024,512 640,480,96 --trials 50",
+        "tune kernel.toml --device cpu --shape 1024,1024,512 640,480,96 --trials 50",
         "tune kernel.toml --device adreno --learn-from results.json",
     ),
 )

@@ -18,7 +18,7 @@ from autotune.space.expression import Expression
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d{1,6})[uU]?\)?[ \t]*$", re.MULTILINE)
 _OF_LANGUAGE = re.compile(
     r"(?:CLK_|CL_|M_|FLT_|DBL_|HALF_|U?(?:CHAR|SHRT|INT|LONG)_|__|cl_)\w*|INFINITY|NAN|MAXFLOAT|NULL|HUGE_VALF?|true|false"
-    r"|(?:u?(?:char|short|int|long)|float|double|half)\d*|bool|size_t|ptrdiff_t"
+    r"|(?:u?(?:char|short|int|long)|float|double|half)\d*|bool|(?:u?int|size|ptrdiff|image|sampler|event|atomic|queue|ndrange|clk|reserve)\w*_t|pipe|void"
 )
 _USUAL_SIZE = 1024
 _LARGEST = 1024
@@ -119,6 +119,17 @@ class _Draft:
         return [name for name in dict.fromkeys(used) if name not in known and not _OF_LANGUAGE.fullmatch(name)]
 
     @cached_property
+    def chosen_types(self) -> dict[str, str]:
+        """Types that the kernel uses and nothing declares, as for ``-DFLOAT4=float4``: floats, as most of them are."""
+        used = [self.unit.text_of(node) for node in self.code.of_kind("type_identifier")]
+        known = {*self.unit.declared, *self.unit.types, *re.findall(r"#[ \t]*define[ \t]+(\w+)", self.text)}
+        named = re.findall(r"\b(?:struct|enum|union)\s+(\w+)|\}\s*(\w+)\s*;", self.text)
+        known |= {name for names in named for name in names}
+        found = (name for name in dict.fromkeys(used) if name not in known and not _OF_LANGUAGE.fullmatch(name))
+        widths = {name: re.search(r"(?<!\d)(2|3|4|8|16)$", name) for name in found}
+        return {name: f"float{width[1] if width else ''}" for name, width in widths.items()}
+
+    @cached_property
     def switches(self) -> list[str]:
         """Names that conditions ask for and nothing defines, as options of the compiler do."""
         asked = re.findall(r"(?m)^[ \t]*#[ \t]*ifn?def[ \t]+(\w+)|\bdefined[ \t]*\(?[ \t]*(\w+)", self.text)
@@ -148,7 +159,9 @@ class _Draft:
         for argument in self.kernel.arguments:
             kind = self.kernel.code.type_read_as(argument)
             meaning = self.unit.types.get(kind)
-            found[argument.name] = replace(argument, type=meaning.type if meaning else kind)
+            found[argument.name] = replace(
+                argument, type=meaning.type if meaning else self.chosen_types.get(kind, kind)
+            )
         return [*found.values()]
 
     @cached_property
@@ -169,10 +182,11 @@ class _Draft:
         return [size for size in self.sizes if size in self._large or size in self.undefined]
 
     @cached_property
-    def missing(self) -> dict[str, list[int]]:
+    def missing(self) -> dict[str, list[int] | list[str]]:
         """Parameters that the source does not define, with values."""
-        others = {argument.name for argument in self.arguments} | {*self.sizes}
-        return {name: self._values_of(name) for name in self.undefined if name not in others}
+        others = {argument.name for argument in self.arguments} | {*self.sizes, *self.chosen_types}
+        types = {name: [kind] for name, kind in self.chosen_types.items()}
+        return types | {name: self._values_of(name) for name in self.undefined if name not in others}
 
     @cached_property
     def work_group(self) -> list[str]:
