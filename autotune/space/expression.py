@@ -112,8 +112,15 @@ class Expression:
     @cached_property
     def _function(self) -> Callable[[Mapping[str, Any]], Any]:
         """Compiled when it is first needed, which most expressions of a process never are."""
-        found = eval(f"lambda _v: {self._code}", _FUNCTIONS_OF_ARRAYS)  # noqa: S307 - emitted from a whitelist
+        try:
+            found = eval(f"lambda _v: {self._code}", _FUNCTIONS_OF_ARRAYS)  # noqa: S307 - emitted from a whitelist
+        except (SyntaxError, RecursionError, MemoryError) as error:
+            raise ConfigurationError(f"expression {self.text[:80]!r} is nested too deeply") from error
         return cast(Callable[[Mapping[str, Any]], Any], found)
+
+    def prepare(self) -> None:
+        """Do all that may fail before it is evaluated. Raises ConfigurationError where it is nested too deeply."""
+        _ = self._function, self.definitions
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
         """Evaluate: a truth value for scalars, a boolean array if any value is an array (broadcast together)."""

@@ -473,6 +473,8 @@ MANY = "".join(f"A{number} = [1, 2, 3, 4], " for number in range(30))
         ('"round_up(ceil_div(n, PER_ITEM), GROUP)"', '"n * n * n * n * n"', "cannot be launched with"),
         ('size = "n", access', 'size = "n * n * n * n * n * n", access', "y would have"),
         ('"round_up(ceil_div(n, PER_ITEM), GROUP)"', '"n // (PER_ITEM - PER_ITEM)"', "divides by zero"),
+        ('"PER_ITEM <= n"', f'"{"not " * 200}n"', "is nested too deeply"),
+        ('"PER_ITEM <= n"', f'"{"+".join(["n"] * 300)} > 1"', "is nested too deeply"),
     ],
 )
 def test_hostile_files_are_refused(folder: Path, before: str, after: str, message: str) -> None:

@@ -35,7 +35,8 @@ REASONS = {
     "INVALID_COMMAND_QUEUE|OUT_OF_RESOURCES": "a fault: the kernel leaves its memory, or reads what is not aligned, as "
     "NVIDIA's local void * is not; or a work-group that needs more registers than there are",
     "INVALID_WORK_GROUP_SIZE": "is global_size a multiple of local_size, and local_size what the kernel asks for?",
-    "INVALID_ARG_SIZE": "is a scalar of another type than the kernel's, or local memory of 0 bytes?",
+    "INVALID_ARG_SIZE": "is a scalar of another type than the kernel's, a structure packed or of other members, or "
+    "local memory of 0 bytes?",
     "INVALID_KERNEL_NAME": "the source has no kernel of this name",
     "sub_group_": "has the device sub-groups, as autotune devices tells? The constraint has_sub_groups asks",
 }

@@ -304,7 +304,10 @@ def _faults_of(key: str, formula: str | float, known: Collection[str], *, most_p
         return
     try:
         found = parts(formula) if most_parts > 1 else [formula]
-        names = {name for part in found for name in Expression(part).names} - {"True", "False"}
+        expressions = [Expression(part) for part in found]
+        names = {name for expression in expressions for name in expression.names} - {"True", "False"}
+        for expression in expressions:
+            expression.prepare()
     except (ConfigurationError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
         if words := [word for word in re.findall(r"[A-Za-z_]\w*", formula) if word in _NO_NAMES]:

@@ -26,10 +26,10 @@ class Member:
     @property
     def entry(self) -> str:
         """The entry of a kernel file with values to fill in."""
-        zeros = ", ".join(["0"] * max(1, self.count))
+        zeros, element = ", ".join(["0"] * max(1, self.count)), self.element or "int32"
         if self.is_array:
-            return f'{{ array = "{self.element}", value = [{zeros}] }}'
-        return f'{{ scalar = "{self.element}", value = {f"[{zeros}]" if self.count > 1 else "0"} }}'
+            return f'{{ array = "{element}", value = [{zeros}] }}'
+        return f'{{ scalar = "{element}", value = {f"[{zeros}]" if self.count > 1 else "0"} }}'
 
     def fits(self, given: MemberEntry) -> bool:
         """Return whether an entry gives what the member is, as far as that is known."""
