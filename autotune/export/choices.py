@@ -105,7 +105,7 @@ def _anywhere(family: KernelFamily, sizes: Sequence[str], numbers: Sequence[str]
 
 def _row(family: KernelFamily, winner: Winner, needs: str, numbers: Sequence[str]) -> _Row:
     sizes = tuple(int(value) for value in winner.problem.to_dict().values())
-    gain = f"{winner.gain_over_default:.3g}x the default's speed"
+    gain = f"{winner.gain_over_default:.3g}x the default's speed" if winner.gain_over_default else "provisional"
     return dataclasses.replace(_row_of(family, winner.configuration, sizes, numbers), gain=gain, needs=needs)
 
 
