@@ -7,6 +7,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -168,14 +169,14 @@ def shape(meaning: str) -> Argument:
     )
 
 
-def parse_budget(text: str) -> float:
-    """Return the seconds of ``90s``, ``10m``, ``10min``, ``1.5h`` or ``1h30m``. Raises UsageError."""
+def parse_duration(name: str, text: str) -> float:
+    """Return the seconds of ``90s``, ``10m``, ``10min``, ``1.5h`` or ``1h30m``. Raises UsageError, which has `name`."""
     number = r"(\d{1,9}(?:\.\d{1,9})?)"
     match = re.fullmatch(rf"(?:{number}h)?(?:{number}m(?:in)?)?(?:{number}s)?", text.strip().lower(), re.ASCII)
     hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
     total = 3600 * hours + 60 * minutes + seconds
     if not 0 < total <= MAX_SECONDS:
-        raise UsageError(f"--budget: expected a duration such as 90s, 10m or 1h30m, got {text.strip()[:80]!r}")
+        raise UsageError(f"{name}: expected a duration such as 90s, 10m or 1h30m, got {text.strip()[:80]!r}")
     return total
 
 
@@ -190,8 +191,8 @@ def integer(name: str, least: int, most: int, meaning: str, **settings: Any) -> 
     return argument(name.lower(), metavar=name if name.isupper() else "N", type=parse, help=meaning, **settings)
 
 
-def budget(meaning: str) -> Argument:
-    return argument("--budget", metavar="TIME", type=parse_budget, help=meaning)
+def duration(name: str, meaning: str) -> Argument:
+    return argument(name, metavar="TIME", type=partial(parse_duration, name), help=meaning)
 
 
 def seed(meaning: str) -> Argument:
@@ -219,6 +220,11 @@ JSON = flag("--json", "print JSON instead of text")
 LEARN_FROM = words(
     "--learn-from", "FILE", "results of other tuners to begin with: T4, or a cache of Kernel Tuner; never stored"
 )
+DEADLINE = duration(
+    "--deadline",
+    "when the command has ended in any case, counted from its start: a search is finished in time; whatever still "
+    "runs shortly before is broken off, and the exit status is then 124",
+)
 QUIET = flag("--quiet", "no progress, only the final table")
 WIDE = flag(
     "--wide",
@@ -233,7 +239,7 @@ BUNDLED = (
     TOKENS,
     repeated("--preset", "NAME", "the products of a network; see autotune presets"),
     DEPTH,
-    budget("time for all shapes: 90s, 10m, 1h30m"),
+    duration("--budget", "time for all shapes: 90s, 10m, 1h30m"),
     words("--algorithm", "NAME", "search only these: naive, dot, ..."),
     seed("seed of the proposals; inputs are drawn afresh in every run"),
 )

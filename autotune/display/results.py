@@ -118,7 +118,7 @@ def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str], *, is_wide: b
     winners = [outcome.winner for outcome in outcomes if outcome.winner]
     if len(outcomes) == 1 and winners:
         page.line(str(winners[0].configuration), indent="  ")
-    elif winners:
+    elif _confirmed(outcomes):
         page.line(total_text(outcomes))
 
 
@@ -233,17 +233,21 @@ def _counts(counts: Mapping[str, int], form: str = "{} {}") -> str:
 
 
 def total_ns(outcomes: "Sequence[Outcome]") -> tuple[float, float]:
-    """Return the time of all calls of the requests that have a winner, nanoseconds: with the defaults, and tuned."""
-    won = [(outcome.request.calls, outcome.winner) for outcome in outcomes if outcome.winner]
+    """Return the time of all calls of requests with a confirmed winner, nanoseconds: with the defaults, and tuned."""
+    won = [(outcome.request.calls, outcome.winner) for outcome in _confirmed(outcomes) if outcome.winner]
     return sum(calls * w.default_ns for calls, w in won), sum(calls * w.time_ns for calls, w in won)
+
+
+def _confirmed(outcomes: "Sequence[Outcome]") -> "list[Outcome]":
+    return [outcome for outcome in outcomes if outcome.winner and outcome.winner.is_final]
 
 
 def total_text(outcomes: "Sequence[Outcome]") -> str:
     before, after = total_ns(outcomes)
-    won = [outcome for outcome in outcomes if outcome.winner]
+    won = _confirmed(outcomes)
     calls = sum(outcome.request.calls for outcome in won)
     without = len(outcomes) - len(won)
-    left_out = f"; {without} of {len(outcomes)} shapes have no winner and are not counted" if without else ""
+    left_out = f"; {without} of {len(outcomes)} shapes have no confirmed winner and are not counted" if without else ""
     return (
         f"total of {calls} calls: {time_text(before)} before (default), {time_text(after)} after: "
         f"{before / after:.3g}x{left_out}"

@@ -149,7 +149,7 @@ class Knowledge(Task):
         return self.default_ns >= CLEARLY_FASTER * time_ns
 
     def record_provisional(self) -> Winner | None:
-        """Store and return a winner that no final has confirmed: the best so far if clearly faster, else the default."""
+        """Store and return a winner without finals: the best so far if it is clearly faster, else the default."""
         ranking = self.ranking
         if not ranking or self.is_default_open:
             return None

@@ -5,7 +5,6 @@ round. Repeated looks and picking the best of several would make plain 95% inter
 widened so that 95% holds all the same (`scripts/check_finals` measures how often).
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

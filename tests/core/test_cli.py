@@ -23,7 +23,7 @@ import autotune
 from autotune import __main__ as loading
 from autotune import cli, search
 from autotune.cli import main, presets
-from autotune.cli.arguments import Command, make_parser, parse_budget
+from autotune.cli.arguments import Command, make_parser, parse_duration
 from autotune.cli.output import write
 from autotune.cli.run import _tell_duration
 from autotune.device import clocks, discovery
@@ -536,7 +536,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     [("10min", 600), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("1h30m", 5400), ("2M5S", 125), (" 0.5s ", 0.5)],
 )
 def test_budget_reads_times(text: str, seconds: float) -> None:
-    assert parse_budget(text) == seconds
+    assert parse_duration("--budget", text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -545,7 +545,7 @@ def test_budget_reads_times(text: str, seconds: float) -> None:
 )
 def test_budget_refuses_the_rest(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_budget(text)
+        parse_duration("--budget", text)
 
 
 # devices and presets
@@ -812,6 +812,51 @@ def test_the_second_interrupt_unwinds_and_the_third_ends_unless_interrupts_are_i
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == expected
+
+
+def test_a_deadline_ends_the_search_in_time(tune: FakeTune, database: str) -> None:
+    assert main([*RUN, "--deadline", "100s", "--db", database]) == 0
+    assert tune.budget.seconds is not None
+    assert tune.budget.trials is None and 50 < tune.budget.seconds < 80, "finals and the report take time, too"
+    assert main([*RUN, "--deadline", "100s", "--budget", "20s", "--db", database]) == 0
+    assert tune.budget.seconds == 20
+
+
+def test_what_a_deadline_breaks_off_has_its_own_exit_status(
+    tune: FakeTune, database: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tune.during = lambda: os.kill(os.getpid(), signal.SIGALRM)
+    assert main([*RUN, "--deadline", "1h", "--json", "--db", database]) == 124
+    told = capfd.readouterr()
+    assert "the deadline is near" in told.err and json.loads(told.out)["is_complete"] is False
+
+    def stuck() -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGALRM)
+
+    tune.during = stuck
+    assert main([*RUN, "--deadline", "1h", "--db", database]) == 124
+    assert "the deadline is reached; every stored trial is kept" in capfd.readouterr().err
+
+
+def test_a_deadline_requests_a_stop_then_interrupts_then_ends_the_process() -> None:
+    code = (
+        "import time\n"
+        "from autotune.cli.interrupts import DeadlineInterrupt, Interrupts\n"
+        "with Interrupts('the running trial', began=time.monotonic(), deadline_s=0.5) as interrupts:\n"
+        "    while not interrupts.are_requested:\n"
+        "        pass\n"
+        "    print(interrupts.is_late, flush=True)\n"
+        "    try:\n"
+        "        while True:\n"
+        "            pass\n"
+        "    except DeadlineInterrupt:\n"
+        "        print('interrupted', flush=True)\n"
+        "    while True:\n"
+        "        pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (124, "True\ninterrupted\n")
 
 
 # lookup and export
@@ -1217,7 +1262,8 @@ def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
         _outcome(Request(problem=other), None),
     ]
     expected = (
-        "total of 12 calls: 30 ms before (default), 20 ms after: 1.5x; 1 of 3 shapes have no winner and are not counted"
+        "total of 12 calls: 30 ms before (default), 20 ms after: 1.5x; "
+        "1 of 3 shapes have no confirmed winner and are not counted"
     )
     assert total_text(outcomes) == expected
 

@@ -1,7 +1,6 @@
 """The search with an invented device: budgets, resume, finals, failures, stopping."""
 
 import itertools
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

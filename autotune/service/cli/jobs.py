@@ -196,11 +196,17 @@ def run_elsewhere(options: argparse.Namespace) -> int:
 
 def _refuse_what_stays_here(options: argparse.Namespace) -> None:
     """Raises UsageError for options that a job of the service does not support."""
-    given = [
-        name
-        for name in ("misses", "retry_quarantined", "sustained", "learn_from", "db", "until_gain", "sampler_options")
-        if getattr(options, name)
-    ]
+    local = (
+        "misses",
+        "deadline",
+        "retry_quarantined",
+        "sustained",
+        "learn_from",
+        "db",
+        "until_gain",
+        "sampler_options",
+    )
+    given = [name for name in local if getattr(options, name)]
     if options.sampler != "ours":
         given.append("sampler")
     if given:
