@@ -23,7 +23,9 @@ BROKEN_PIPE = 141
 """Exit status when the reader of the output has closed the pipe, as a shell reports it."""
 
 EXTRAS = {
-    **dict.fromkeys(("alembic", "optuna", "psutil", "rich", "sqlalchemy", "tree_sitter", "tree_sitter_c"), "tune"),
+    **dict.fromkeys(
+        ("alembic", "optuna", "psutil", "rich", "shtab", "sqlalchemy", "tree_sitter", "tree_sitter_c"), "tune"
+    ),
     **dict.fromkeys(("fastapi", "httptools", "markdown_it", "pydantic", "starlette", "uvicorn"), "service"),
 }
 """Packages that only some commands need, and the extra of pyproject.toml that installs each."""

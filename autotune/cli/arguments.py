@@ -72,11 +72,16 @@ class Command:
     def name(self) -> str:
         return self.run.__name__.removesuffix("_command")
 
+    @property
+    def summary(self) -> str:
+        """The first sentence of the description, or the part of it before a colon or semicolon, in lower case."""
+        short = re.split(r"[.:;](?:\s|$)", self.run.__doc__ or "", maxsplit=1)[0]
+        return short[:1].lower() + short[1:]
+
     def add_to(self, subparsers: Any) -> None:
         meaning = " ".join((self.run.__doc__ or "").split())  # python -OO leaves docstrings out
         lines = [f"example{'s' if len(self.examples) > 1 else ''}:", *(f"  autotune {line}" for line in self.examples)]
-        short = meaning[:1].lower() + meaning[1:].rstrip(".")
-        parser = subparsers.add_parser(self.name, help=short, description=meaning, epilog="\n".join(lines))
+        parser = subparsers.add_parser(self.name, help=self.summary, description=meaning, epilog="\n".join(lines))
         parser.set_defaults(command=self.run, prog=parser.prog)
         for add in self.arguments:
             add(parser)
@@ -88,17 +93,18 @@ def command(*arguments: Argument, examples: Sequence[str]) -> Callable[[Callable
 
 
 def make_parser() -> Parser:
-    parser = Parser(
-        prog="autotune",
-        description=autotune.__doc__,
-        epilog="example: autotune run --device cpu --shape 512,512,512 --budget 2m\nmanual:  autotune help",
-    )
+    parser = Parser(prog="autotune", usage="autotune [-h] [-V] COMMAND ...", description=autotune.__doc__)
     parser.add_argument("-V", "--version", action="version", version=f"autotune {autotune.__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in (*COMMANDS, *(point.module for point in entry_points("autotune.commands").values())):
-        for found in vars(import_module(name)).values():
-            if isinstance(found, Command):
-                found.add_to(subparsers)
+    subparsers = parser.add_subparsers(prog="autotune", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    lines: list[str] = []
+    others = tuple(point.module for point in entry_points("autotune.commands").values())
+    for group, modules in {**COMMANDS, "of other packages": others}.items():
+        members = [one for name in modules for one in vars(import_module(name)).values() if isinstance(one, Command)]
+        lines += [f"{group}:", *(f"  {one.name:11} {one.summary}" for one in members), ""] if members else []
+        for one in members:
+            one.add_to(subparsers)
+    lines += ["example: autotune run --device cpu --shape 512,512,512 --budget 2m", "manual:  autotune help"]
+    parser.epilog = "\n".join(lines)
     return parser
 
 

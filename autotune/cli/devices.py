@@ -17,7 +17,7 @@ from autotune.model.device import Device
     examples=("devices", "devices --no-clocks --json"),
 )
 def devices_command(options: argparse.Namespace) -> int:
-    """List every OpenCL device, of phones on a cable too, and how far the clocks of those here can be trusted."""
+    """List every OpenCL device, also those of phones on a cable; of those here, how far their clocks can be trusted."""
     from autotune.device.clocks import try_calibration
     from autotune.device.discovery import discover
     from autotune.device.profile import find_profile

@@ -52,7 +52,7 @@ _MEANINGS = "; ".join(f"{form.name}: {form.meaning}" for form in (*FORMATS.value
     ),
 )
 def export_command(options: argparse.Namespace) -> int:
-    """Write the tuning table of a device, or of all, for use in an application; or trials for other tuners."""
+    """Write the tuning table of a device, or of all, for an application; or trials for other tuners."""
     if options.format in TRIAL_FORMATS:
         return _export_trials(options)
     form = FORMATS[options.format]

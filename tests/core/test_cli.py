@@ -237,6 +237,29 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
     assert f"autotune {command}" in capsys.readouterr().out.split("\nexample")[1]
 
 
+def test_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line for line in lines if line.startswith("  ") and line.split()[0] in COMMANDS]
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert max(map(len, listed)) <= 80
+
+
+def test_bash_completes_commands_and_options() -> None:
+    script = subprocess.run([sys.executable, "-m", "autotune", "completion", "bash"], capture_output=True, text=True)
+    words = (
+        script.stdout
+        + """
+function complete_with { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_autotune; echo "${COMPREPLY[*]}"; }
+complete_with autotune ver
+complete_with autotune run --dead
+"""
+    )
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["verify", "--deadline"]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_in_help_are_accepted(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

@@ -42,7 +42,7 @@ from autotune.cli.run import read_requests, tune_requests
     ),
 )
 def tune_command(options: argparse.Namespace) -> int:
-    """Search for the fastest configuration of your own kernel, which a TOML file describes."""
+    """Search for the fastest configuration of a kernel of your own; a TOML file describes it."""
     from autotune.own.tuning import use_file
 
     family = use_file(options.file)

@@ -21,7 +21,7 @@ from autotune.model.trial import Request
     examples=("bundle --device adreno --preset llama-1b-decode --budget 50m -o job.zip",),
 )
 def bundle_command(options: argparse.Namespace) -> int:
-    """Pack the tuning of shapes into a file that runs on a device without a way back, such as one of a device farm."""
+    """Pack the tuning of shapes into a file that runs elsewhere; on a device without a way back, as in device farms."""
     if options.budget is None:
         raise UsageError("a bundle needs a time", hint="--budget 50m")
     if not (options.shape or options.shapes or options.preset):
@@ -78,7 +78,7 @@ def bundle_command(options: argparse.Namespace) -> int:
     examples=("collect result.bin", "collect artifacts.zip --db phone.sqlite"),
 )
 def collect_command(options: argparse.Namespace) -> int:
-    """Check what a bundle found, and store and report it like the results of a run."""
+    """Check what a bundle found and store it; report it like the results of a run."""
     from autotune.cli.run import forget_tuned
     from autotune.display.results import print_failures
     from autotune.phone.bundle.collect import collect

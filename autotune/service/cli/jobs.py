@@ -27,7 +27,7 @@ MAX_JOB = 2**31 - 1
     ),
 )
 def submit_command(options: argparse.Namespace) -> int:
-    """Submit shapes to tune to a service, without waiting for the results."""
+    """Submit shapes for a service to tune; it does not wait for the results."""
     with open_client(options) as client:
         job = submitted(client, options)
         if options.json:
