@@ -232,6 +232,7 @@ DEADLINE = duration(
     "runs shortly before is broken off, and the exit status is then 124",
 )
 QUIET = flag("--quiet", "no progress, only the final table")
+MARKDOWN = flag("--markdown", "print the table as Markdown")
 WIDE = flag(
     "--wide",
     "show every column of the table, also those that do not fit the terminal: trials of this run, samples of "

@@ -16,6 +16,7 @@ from autotune.cli.arguments import (
     DEADLINE,
     JSON,
     LEARN_FROM,
+    MARKDOWN,
     QUIET,
     WANTED,
     WIDE,
@@ -24,7 +25,7 @@ from autotune.cli.arguments import (
     flag,
 )
 from autotune.cli.interrupts import LATE, Interrupts, tell_stopped
-from autotune.cli.models import is_model, read_model, tokens_of
+from autotune.cli.models import is_model, read_model, step_tokens, tokens_of
 from autotune.cli.output import print_result, require_winners, tell, tell_excluded_defaults
 from autotune.device.link import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
@@ -100,6 +101,7 @@ def parse_share(text: str) -> float:
     LEARN_FROM,
     QUIET,
     WIDE,
+    MARKDOWN,
     DATABASE,
     JSON,
     *ANY_SERVER,
@@ -410,7 +412,8 @@ def _report(
 
     print_failures(outcomes, device.slug, sys.stderr if options.json else sys.stdout)
     is_complete = not was_stopped and len(outcomes) == len(requests)
-    print_result(options, device.slug, outcomes, is_complete=is_complete)
+    tokens = 0 if options.shape else step_tokens(options.preset, options.shapes, options.tokens)
+    print_result(options, device.slug, outcomes, is_complete=is_complete, tokens=tokens)
     if was_stopped:
         return tell_stopped(options, "every trial is kept. To go on")
     require_winners(device, outcomes)

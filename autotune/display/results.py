@@ -105,21 +105,26 @@ def _clock_rows(calibration: Calibration | str | None) -> list[tuple[str, str]]:
     ]
 
 
-def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str], *, is_wide: bool = False) -> None:
+def print_outcomes(
+    outcomes: "Sequence[Outcome]", stream: IO[str], *, is_wide: bool = False, is_markdown: bool = False, tokens: int = 0
+) -> None:
     """Print the results of a run as a table.
 
     Below it follow the parameters of the winner for a single request, or the total time of all calls before and after
-    for several.
+    for several. `tokens` is how many a step of a language model takes in, of which the requests are the products.
     """
     if not outcomes:
         return
-    page = Page(stream, is_wide=is_wide)
+    page = Page(stream, is_wide=is_wide, is_markdown=is_markdown)
     _table(page, _outcome_columns(outcomes), outcomes)
     winners = [outcome.winner for outcome in outcomes if outcome.winner]
     if len(outcomes) == 1 and winners:
         page.line(str(winners[0].configuration), indent="  ")
     elif _confirmed(outcomes):
         page.line(total_text(outcomes))
+        if tokens and len(_confirmed(outcomes)) == len(outcomes):
+            before, after = (tokens * 1e9 / time_ns for time_ns in total_ns(outcomes))
+            page.line(f"with these products alone, {before:.3g} tokens/s before, {after:.3g} after")
 
 
 def print_failures(outcomes: "Sequence[Outcome]", slug: str, stream: IO[str]) -> None:

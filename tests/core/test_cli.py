@@ -24,6 +24,7 @@ from autotune import __main__ as loading
 from autotune import cli, search
 from autotune.cli import main, presets
 from autotune.cli.arguments import Command, make_parser, parse_duration
+from autotune.cli.models import step_tokens
 from autotune.cli.output import write
 from autotune.cli.run import _tell_duration
 from autotune.device import clocks, discovery
@@ -1289,6 +1290,36 @@ def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
         "1 of 3 shapes have no confirmed winner and are not counted"
     )
     assert total_text(outcomes) == expected
+
+
+def test_a_run_of_a_model_tells_tokens_a_second_and_prints_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    problems = [GemmProblem(m=1, n=1, k=1), GemmProblem(m=2, n=2, k=2)]
+    won = [_outcome(Request(problem=problem, calls=10, label="a|b"), _winner(problem, 1e6)) for problem in problems]
+    print_outcomes(won, sys.stdout, is_markdown=True, tokens=4)
+    head, rule, first, second, blank, total, rate = capsys.readouterr().out.splitlines()
+    assert {line.replace("\\|", "").count("|") for line in (head, rule, first, second)} == {head.count("|")}
+    assert head.startswith("| shape | time |") and rule.startswith("| --- | --: |") and blank == ""
+    assert total.startswith("total of 20 calls: 40 ms before") and "a\\|b" in first
+    assert rate == "with these products alone, 100 tokens/s before, 200 after"
+    print_outcomes([*won, _outcome(REQUEST, None)], sys.stdout, tokens=4)
+    assert "tokens/s" not in capsys.readouterr().out, "some products have no time"
+
+
+@pytest.mark.parametrize(
+    ("presets", "files", "tokens", "expected"),
+    [
+        (["llama-3.2-1b-q4_0-decode"], [], None, 1),
+        (["llama-3.2-1b-q4_0-decode", "resnet50"], [], None, 0),
+        (["resnet50"], [], None, 0),
+        ([], [Path("model.gguf")], 32, 32),
+        ([], [Path("model.gguf")], None, 1),
+        ([], [Path("shapes.txt")], None, 0),
+    ],
+)
+def test_tokens_of_a_step_are_those_of_one_model(
+    presets: list[str], files: list[Path], tokens: int | None, expected: int
+) -> None:
+    assert step_tokens(presets, files, tokens) == expected
 
 
 class Terminal(io.StringIO):

@@ -8,6 +8,7 @@ from autotune.cli.arguments import (
     DEADLINE,
     JSON,
     LEARN_FROM,
+    MARKDOWN,
     QUIET,
     WIDE,
     argument,
@@ -33,6 +34,7 @@ from autotune.cli.run import read_requests, tune_requests
     flag("--retry-quarantined", "begin with the configurations that crashed, hung or were running in a killed run"),
     QUIET,
     WIDE,
+    MARKDOWN,
     DATABASE,
     JSON,
     examples=(
@@ -50,5 +52,6 @@ def tune_command(options: argparse.Namespace) -> int:
     usual = {
         "family": family.name, "misses": False, "algorithm": [], "until_gain": None, "sampler": "ours",
         "sampler_options": "", "crossover": False, "sustained": False,
+        "preset": [], "shapes": [], "tokens": None,
     }  # fmt: skip
     return tune_requests(argparse.Namespace(**vars(options), **usual), own, [] if own else family.requests)

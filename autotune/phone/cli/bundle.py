@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.cli.arguments import BUNDLED, DATABASE, JSON, QUIET, WIDE, argument, command, family
+from autotune.cli.arguments import BUNDLED, DATABASE, JSON, MARKDOWN, QUIET, WIDE, argument, command, family
 from autotune.cli.output import print_result, require_winners, tell
 from autotune.cli.run import check_algorithms, wanted_requests
 from autotune.errors import ProblemError, UsageError
@@ -73,6 +73,7 @@ def bundle_command(options: argparse.Namespace) -> int:
     argument("result", metavar="RESULT", type=Path, help="result.bin, or the folder or ZIP archive that it is in"),
     family("that of your own kernel which the bundle tunes", default=None),
     WIDE,
+    MARKDOWN,
     DATABASE,
     JSON,
     examples=("collect result.bin", "collect artifacts.zip --db phone.sqlite"),

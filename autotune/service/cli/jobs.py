@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.arguments import JSON, QUIET, SERVER, WANTED, WIDE, command, flag, integer
+from autotune.cli.arguments import JSON, MARKDOWN, QUIET, SERVER, WANTED, WIDE, command, flag, integer
 from autotune.cli.interrupts import STOPPED
 from autotune.cli.models import lines_of_shapes, tokens_of
 from autotune.cli.output import print_json, print_result, tell
@@ -43,6 +43,7 @@ def submit_command(options: argparse.Namespace) -> int:
     flag("--follow", "show the job's progress until it ends, then its table"),
     QUIET,
     WIDE,
+    MARKDOWN,
     *SERVER,
     JSON,
     examples=("jobs --server http://10.0.0.5:8765", "jobs 3 --follow --server http://10.0.0.5:8765"),
