@@ -22,6 +22,7 @@ TOPICS = (
     "operations",
     "measuring",
     "figures",
+    "python",
     "reference",
     "glossary",
     "architecture",

@@ -128,6 +128,12 @@ def test_code_runs_and_prints_what_is_shown(page: Path, tmp_path: Path, environm
                 assert matches(shown, done.stdout), f"{where}: {command} prints\n{done.stdout}"
 
 
+def test_the_page_of_the_python_interface_is_what_the_docstrings_say() -> None:
+    script = Path(__file__).parents[2] / "scripts/python_reference"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_that_does_not_run_says_why(page: Path) -> None:
     for block in blocks(page.read_text(encoding="utf-8")):
