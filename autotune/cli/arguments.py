@@ -145,8 +145,8 @@ def one_of(*arguments: Argument) -> Argument:
 def family(meaning: str, *, default: str | None = "gemm") -> Argument:
     def add(parser: Any) -> None:  # only now, since a family's file may be wrong
         names = family_names()
-        told = f"kernel family, {', '.join(names)} or a kernel file: {meaning}" + (f" ({default})" if default else "")
-        parser.add_argument("--family", metavar="NAME", type=_family, default=default, help=told)
+        text = f"kernel family, {', '.join(names)} or a kernel file: {meaning}" + (f" ({default})" if default else "")
+        parser.add_argument("--family", metavar="NAME", type=_family, default=default, help=text)
 
     return add
 

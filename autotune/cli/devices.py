@@ -40,8 +40,8 @@ def devices_command(options: argparse.Namespace) -> int:
     rows = []
     for device in [*devices, *behind]:
         profile, clock = profiles[device.slug], clocks.get(device.selector)
-        told = {"trouble": clock} if isinstance(clock, str) else clock  # why they could not be calibrated
-        more = {"selector": device.selector, "profile": profile.name, "traps": profile.traps, "clocks": told}
+        shown = {"trouble": clock} if isinstance(clock, str) else clock  # why they could not be calibrated
+        more = {"selector": device.selector, "profile": profile.name, "traps": profile.traps, "clocks": shown}
         rows.append({**write(device), **write(more)})
     print_json(rows)
     return 0

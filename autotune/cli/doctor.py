@@ -133,8 +133,8 @@ def _print_device(device: Device, checkup: Checkup, faults: "list[KnownFault]") 
             if is_broken:
                 print(f"           {consequence(finding)}")
     for known in faults:
-        told = f"{known.configurations} configurations tried" if known.configurations else "known from a tuning table"
-        print(f"  {'broken':8} {known.fault}: {told}, none right; not proposed by the search")
+        basis = f"{known.configurations} configurations tried" if known.configurations else "known from a tuning table"
+        print(f"  {'broken':8} {known.fault}: {basis}, none right; not proposed by the search")
     print(f"verdict: {_verdict(checkup, len(faults))} ({checkup.seconds:.1f} s)")
 
 

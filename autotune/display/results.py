@@ -96,8 +96,8 @@ def _clock_rows(calibration: Calibration | str | None) -> list[tuple[str, str]]:
     if calibration is None or isinstance(calibration, str):
         return [("timer", f"not calibrated: {calibration}")] if calibration else []
     is_event = calibration.timer is Timer.EVENT
-    told = f", reported as {time_text(calibration.told_tick_ns)}" if calibration.told_tick_ns else ""
-    timer = f"events, a tick is {time_text(calibration.tick_ns)} at most{told}"
+    reported = f", reported as {time_text(calibration.told_tick_ns)}" if calibration.told_tick_ns else ""
+    timer = f"events, a tick is {time_text(calibration.tick_ns)} at most{reported}"
     overhead, latency = time_text(calibration.launch_overhead_ns), time_text(calibration.launch_latency_ns)
     return [
         ("timer", timer if is_event else f"the host's clock, since {calibration.reason}"),
@@ -233,8 +233,8 @@ def _overview_rows(overview: "Overview") -> list[tuple[str, str]]:
 
 
 def _counts(counts: Mapping[str, int], form: str = "{} {}") -> str:
-    told = ", ".join(form.format(count, word) for word, count in counts.items() if count)
-    return f": {told}" if told else ""
+    listed = ", ".join(form.format(count, word) for word, count in counts.items() if count)
+    return f": {listed}" if listed else ""
 
 
 def total_ns(outcomes: "Sequence[Outcome]") -> tuple[float, float]:
