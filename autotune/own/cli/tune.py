@@ -7,14 +7,16 @@ from pathlib import Path
 
 from autotune.cli.arguments import (
     DATABASE,
+    DEADLINE,
     DEVICE,
     JSON,
     LEARN_FROM,
+    MARKDOWN,
     QUIET,
     WIDE,
     argument,
-    budget,
     command,
+    duration,
     flag,
     integer,
     seed,
@@ -30,12 +32,14 @@ from autotune.kernels import FILES
     DEVICE,
     words("--shape", "SHAPE", "sizes in the order of the file, or as m=512,n=512; those of the file unless given"),
     integer("--trials", 1, 10**9, "at most N new trials for each shape"),
-    budget("time for all shapes: 90s, 10m, 1h30m"),
+    duration("--budget", "time for all shapes: 90s, 10m, 1h30m"),
+    DEADLINE,
     LEARN_FROM,
     seed("seed of the proposals; inputs are drawn afresh in every run"),
     flag("--retry-quarantined", "begin with the configurations that crashed, hung or were running in a killed run"),
     QUIET,
     WIDE,
+    MARKDOWN,
     DATABASE,
     JSON,
     examples=(
@@ -45,7 +49,7 @@ from autotune.kernels import FILES
     ),
 )
 def tune_command(options: argparse.Namespace) -> int:
-    """Search for the fastest configuration of your own kernel, which a TOML file describes."""
+    """Search for the fastest configuration of a kernel of your own; a TOML file describes it."""
     from autotune.own.tuning import use_file
 
     listed = os.environ.get(FILES, "").split(os.pathsep)
@@ -54,6 +58,7 @@ def tune_command(options: argparse.Namespace) -> int:
     usual = {
         "family": family.name, "misses": False, "algorithm": [], "until_gain": None, "sampler": "ours",
         "sampler_options": "", "crossover": False, "sustained": False,
+        "preset": [], "shapes": [], "tokens": None,
     }  # fmt: skip
     status = tune_requests(argparse.Namespace(**vars(options), **usual), own, [] if own else family.requests)
     path = str(family.file.path)
