@@ -1,5 +1,6 @@
 """What every device port does. Another implementation is added to the parameters of `port`."""
 
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from autotune.lookup import TuningTable
 from autotune.measure.measurer import Measurer
 from autotune.measure.operands import Operands
 from autotune.model.device import Device
-from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar
+from autotune.model.plan import Buffer, Launch, Plan, Role, Scalar, Structure
 from autotune.model.trial import Job, TrialState
 from autotune.runtime import Gemm
 from autotune.runtime.engine import Engine
@@ -131,6 +132,32 @@ def test_launches_run_in_order_as_often_as_asked(port: Port, kernels: list[Kerne
 def test_scalars_are_those_of_the_launch_or_given(port: Port, kernels: list[Kernel], memory: dict[str, Memory]) -> None:
     port.run(port.bind(kernels[:1], [SCALE], memory, {"factor": -3.0}))
     assert content(port, memory["out"]) == (-3 * X).tolist()
+
+
+PASSED = """
+typedef struct { float gain; int count; } params;
+kernel void passed(global int *out, params p, int3 by, global const float *missing) {
+    const int i = get_global_id(0);
+    out[i] = (int)p.gain * p.count + by.z + (missing == 0 ? 1000 : 0);
+}
+"""
+
+
+def test_structures_vectors_and_null_are_passed(port: Port) -> None:
+    out = Buffer(name="out", role=Role.OUTPUT, dtype="int32", elements=4)
+    arguments = (
+        "out",
+        Structure(content=struct.pack("<fi", 2.0, 21)),
+        Structure(content=struct.pack("<4i", 0, 0, 7, 0)),
+        None,
+    )
+    launch = Launch(kernel="passed", global_size=(4,), local_size=None, arguments=arguments)
+    kernels = port.kernels(port.build(PASSED, []), Plan(buffers=(out,), launches=(launch,)))
+    memory = {"out": port.allocate(out)}
+    port.run(port.bind(kernels, [launch], memory))
+    found = np.empty(4, np.int32)
+    port.read(memory["out"], found)
+    assert found.tolist() == [1049] * 4
 
 
 def test_a_call_may_get_operands_and_scalars_at_each_start(
