@@ -321,3 +321,5 @@ def test_a_slow_reference_is_not_under_the_limit_of_the_kernel(folder: Path, poc
             assert worker.run(job).state is TrialState.COMPLETE
     calls = (folder / "ref.py.calls").read_text()
     assert len(calls) <= 4, "once for each of two sets of inputs, and for one other kind"
+    case = family.make_case(problem, 5)
+    assert family.make_case(problem, 5) is case, "kept"

@@ -112,6 +112,11 @@ class FileCase(Case):
         self._given = dict(self.right)
         """What no kernel computed, in which an infinity is not one that was left."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the inputs, and of what is right."""
+        return sum(values.nbytes for values in (*self.inputs.values(), *self.right.values()))
+
     def _seen(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return contents as functions see them."""
         return {name: in_units(values, self._file.arguments[name].element) for name, values in inputs.items()}

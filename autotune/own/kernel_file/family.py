@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
 from types import ModuleType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from autotune.errors import ConfigurationError, ProblemError, UsageError, did_you_mean
 from autotune.model.configuration import Configuration, Value
@@ -27,7 +28,13 @@ from autotune.space.expression import Expression
 from autotune.space.family import Algorithm, Case, Constraint, KernelFamily, Parameter
 from autotune.space.plan_formula import STEP, PlanFormula, in_c
 
+if TYPE_CHECKING:
+    from autotune.own.kernel_file.contents import FileCase
+
 LARGEST_SIZE = 2**31 - 1
+SLOW_CASE_S = 0.5
+"""Inputs whose reference takes longer are kept, also when the device has no room for them."""
+KEPT_BYTES = 2**29
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +132,7 @@ class FileFamily(KernelFamily):
         self.algorithms = (own,)  # type: ignore[misc]
         self.baseline = self.usual  # type: ignore[misc]
         texts = {f"{file.name}.cl.j2": template_of(file, file.sources)}
+        self._slow_cases: dict[tuple[Problem, int, str], FileCase] = {}
         self._right = self.usual
         """The configuration whose outputs are the reference, unless the file names a function or stored outputs."""
         if file.reference_launch:
@@ -222,10 +230,19 @@ class FileFamily(KernelFamily):
     def make_case_of(self, regime: str, problem: Problem, seed: int) -> Case:
         from autotune.own.kernel_file.contents import FileCase  # loads NumPy
 
+        key = (problem, seed, regime)
+        if key in self._slow_cases:
+            return self._slow_cases[key]
         sizes = {name: int(value) for name, value in problem.to_dict().items()}
         given = self.file.reference
         reference = None if not regime and (given.python or given.outputs) else self._right
-        return FileCase(self.file, self.plan(problem, self.usual), sizes, seed, reference, regime)
+        began = monotonic()
+        case = FileCase(self.file, self.plan(problem, self.usual), sizes, seed, reference, regime)
+        if given.python and monotonic() - began > SLOW_CASE_S:
+            self._slow_cases[key] = case
+            while sum(one.size_bytes for one in self._slow_cases.values()) > KEPT_BYTES:
+                del self._slow_cases[next(iter(self._slow_cases))]
+        return case
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
