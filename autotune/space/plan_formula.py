@@ -203,32 +203,33 @@ class PlanFormula:
         }
         lines += [f"{name} = {one.written()}" for name, one in self.arguments.items() if name not in of_step]
         buffers = [f"({_tuple(b.dtype, *b.sizes, b.row_pitch)} if {_checked(b.when)} else ())" for b in self.buffers]
-        launches = [self._written(number, of_step) for number in range(len(self.launches))]
-        rounds: list[list[str]] = []
-        for launch, text in zip(self.launches, launches, strict=True):
-            if not (launch.in_turn and rounds):
-                rounds.append(
-                    [f"range(min({_checked(launch.times)}, {MOST_LAUNCHES + 1}))" if launch.times != "1" else ""]
-                )
-            rounds[-1].append(text)
-        launches = [
-            f"*[_one for {STEP} in {steps} for _one in ({''.join(texts)})]" if steps else "".join(texts).rstrip(", ")
-            for steps, *texts in rounds
-        ]
         lines += [
             f"_buffers = [{', '.join(buffers)}]",
-            f"_launches = [{', '.join(launches)}]",
+            f"_launches = [{', '.join(self._rounds(of_step))}]",
             f"_options = {_tuple(*self.build_options.values())}",
             f"_template_values = {_tuple(*self.template_values.values())}",
             f"_variant = {_checked(self.variant_number)}",
         ]
         return compile("\n".join(lines), "<plan>", "exec")
 
-    def _written(self, number: int, of_step: Mapping[str, str]) -> str:
-        """Return the Python text of a launch among others: its number and its parts, or nothing if it is not needed.
+    def _rounds(self, of_step: Mapping[str, str]) -> list[str]:
+        """Return the Python texts of launches, those that are launched in turn as one.
 
         `of_step` are the texts of arguments that differ from step to step.
         """
+        rounds: list[list[str]] = []
+        for number, launch in enumerate(self.launches):
+            if not (launch.in_turn and rounds):
+                steps = f"range(min({_checked(launch.times)}, {MOST_LAUNCHES + 1}))"
+                rounds.append(["" if launch.times == "1" else steps])
+            rounds[-1].append(self._written(number, of_step))
+        return [
+            f"*[_one for {STEP} in {steps} for _one in ({', '.join(texts)},)]" if steps else ", ".join(texts)
+            for steps, *texts in rounds
+        ]
+
+    def _written(self, number: int, of_step: Mapping[str, str]) -> str:
+        """Return the Python text of a launch among others: its number and its parts, or nothing if it is not needed."""
         launch = self.launches[number]
         local = _tuple(*parts_of(launch.local_size)) if launch.local_size else "None"
         local = f"({local} if {_checked(launch.local_when)} else None)"
@@ -236,7 +237,7 @@ class PlanFormula:
         used = {name for part in parts_of(launch.arguments) for name in Expression(part).names}
         made = "".join(f" for {name} in [{text}]" for name, text in of_step.items() if name in used)
         found = f"[{parts}{made}]" if made else f"({parts},)"
-        return f"*({found} if {_checked(launch.when)} else ()), "
+        return f"*({found} if {_checked(launch.when)} else ())"
 
 
 def parts_of(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from autotune.model.device import DeviceLimits
 from autotune.model.plan import Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
-from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, LaunchEntry, names_in
+from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, names_in
 from autotune.own.kernel_file.formula import checked, plan_formula
 from autotune.own.kernel_file.options import options_of
 from autotune.own.kernel_file.reading import BESIDE_SIZES, parts, read_kernel_file
@@ -271,8 +271,8 @@ class FileFamily(KernelFamily):
         for name, entry in self.file.arguments.items():
             yield from self._positive(f"size_of_{name}", [entry.size, entry.local], "True")
         for number, launch in enumerate(self.file.all_launches):
-            if any(STEP in Expression(part).names for part in self._parts_of(launch)):
-                continue  # what differs from step to step is checked when it is known
+            if self._differs(launch.global_size, launch.local_size, launch.when):
+                continue  # from step to step: it is checked when it is known
             yield from self._positive(f"launch_{number}", [launch.global_size, launch.local_size], launch.when)
             if launch.local_size != "":
                 yield Constraint(
@@ -288,16 +288,15 @@ class FileFamily(KernelFamily):
                     because="the device has less local memory",
                 )
 
-    @staticmethod
-    def _parts_of(launch: LaunchEntry) -> list[str]:
-        formulas = (launch.global_size, launch.local_size, launch.when)
-        return [part for formula in formulas for part in parts(formula)]
+    def _differs(self, *formulas: Formula) -> bool:
+        """Return whether formulas of a launch that is repeated differ from step to step."""
+        names = {name for formula in formulas for part in parts(formula) for name in Expression(part).names}
+        return STEP in names - self.file.sizes.keys() - self.file.parameters.keys()
 
     def _work_items(self) -> Expression | None:
         """Return the work-items in a work-group of the first launch whose work-group parameters decide."""
-        sizes = [launch.local_size for launch in self.file.all_launches]
-        steps = [size for size in sizes if any(STEP in Expression(part).names for part in parts(size))]
-        tuned = next((size for size in sizes if size != "" and size not in steps and self._depends(size)), None)
+        sizes = (launch.local_size for launch in self.file.all_launches)
+        tuned = next((size for size in sizes if self._depends(size) and not self._differs(size)), None)
         return None if tuned is None else Expression(_product(tuned))
 
     def _positive(self, name: str, formulas: Sequence[Formula], when: str) -> Iterator[Constraint]:

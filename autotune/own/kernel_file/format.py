@@ -256,7 +256,9 @@ class KernelFile:
     def names_of(self, launch: LaunchEntry) -> tuple[str, ...]:
         """Return the names of a launch's arguments, in order: the first of several, empty for a number."""
         return tuple(
-            text if text in self.arguments else next((name for name in names_of(text) if name in self.arguments), "")
+            text
+            if text in self.arguments
+            else next((name for name in result_names(text) if name in self.arguments), "")
             for text in self.formulas_of(launch)
         )
 
@@ -286,7 +288,7 @@ class KernelFile:
         return [name for name, entry in self.arguments.items() if entry.access in ("out", "inout")]
 
 
-def names_of(text: str) -> list[str]:
+def result_names(text: str) -> list[str]:
     """Return the names that a formula may result in."""
     return [end.id for end in results_of(text) if isinstance(end, ast.Name)]
 
