@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import AutotuneError, ConfigurationError, UsageError
+from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
 from autotune.kernels import find_family
 from autotune.measure.worker import Worker
 from autotune.model.configuration import Configuration
@@ -135,6 +135,13 @@ def test_only_the_valid_part_of_an_output_is_compared(folder: Path, pocl: Device
     assert is_right(pocl, made(folder, text, source, whole))
     assert not is_right(pocl, made(folder, text, source.replace("zyx", "zyy"), reference))
     assert not is_right(pocl, made(folder, text.replace(', valid = "index % 4 < 3"', ""), source, whole))
+
+
+@pytest.mark.parametrize("condition", ["index < 0", "index // (n - n) == 0", "n // (n - n) == 0"])
+def test_a_condition_that_leaves_nothing_to_compare_is_refused(folder: Path, condition: str) -> None:
+    family = made(folder, HEAD.replace('"out"', f'"out", valid = "{condition}"'))
+    with pytest.raises(ProblemError, match="o: .* holds for no element"):
+        family.make_case(family.requests[0].problem, 0)
 
 
 def test_whole_numbers_of_64_bits_are_exact(folder: Path, pocl: Device) -> None:

@@ -62,7 +62,7 @@ class FileCase(Case):
         passed = {name: entry for name, entry in file.arguments.items() if entry.is_passed}
         fixed = {name: entry for name, entry in passed.items() if names_of(*entry.numbers) <= sizes.keys()}
         self._valid = {
-            buffer.name: valid_elements(file.arguments[buffer.name].valid, sizes, buffer.elements)
+            buffer.name: valid_elements(buffer.name, file.arguments[buffer.name].valid, sizes, buffer.elements)
             for buffer in plan.buffers
             if buffer.role is Role.OUTPUT
         }

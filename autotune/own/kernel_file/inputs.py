@@ -43,17 +43,22 @@ def as_stored(values: NDArray[Any], element: str) -> NDArray[Any]:
     return np.rint(np.clip(values, -1, 1) * one).astype(stored_type(element)) if one else values
 
 
-def valid_elements(condition: str, sizes: Mapping[str, int], count: int) -> NDArray[np.bool_] | None:
+def valid_elements(name: str, condition: str, sizes: Mapping[str, int], count: int) -> NDArray[np.bool_] | None:
     """Return which elements of an output are compared, None for all. Raises ProblemError where none is."""
     if condition == "True":
         return None
     formula = Expression(condition)
-    with np.errstate(divide="ignore"):
-        found = formula({**sizes, INDEX: np.arange(count)})
-    valid = np.broadcast_to(np.asarray(found, bool), (count,))
-    if not valid.any():
-        raise ProblemError(f"{condition!r} holds for no element")
-    return valid
+    values = {**sizes, INDEX: np.arange(count)}
+    found = np.ones(count, bool)
+    try:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for part in (*formula.definitions, formula):
+                found &= np.asarray(part(values), bool)
+    except ZeroDivisionError:
+        found[:] = False
+    if not found.any():
+        raise ProblemError(f"{name}: {condition!r} holds for no element")
+    return found
 
 
 def fitting(values: Any, like: NDArray[Any], source: str, name: str) -> NDArray[Any]:
