@@ -140,7 +140,7 @@ def test_only_the_valid_part_of_an_output_is_compared(folder: Path, pocl: Device
 @pytest.mark.parametrize("condition", ["index < 0", "index // (n - n) == 0", "n // (n - n) == 0"])
 def test_a_condition_that_leaves_nothing_to_compare_is_refused(folder: Path, condition: str) -> None:
     family = made(folder, HEAD.replace('"out"', f'"out", valid = "{condition}"'))
-    with pytest.raises(ProblemError, match="o: .* holds for no element"):
+    with pytest.raises(ProblemError, match=r"o: .* holds for no element"):
         family.make_case(family.requests[0].problem, 0)
 
 
