@@ -37,6 +37,7 @@ from autotune.own import tuning
 from autotune.own.kernel_file.draft import draft
 from autotune.own.kernel_file.family import FileFamily
 from autotune.own.kernel_file.reading import read_kernel_file
+from autotune.own.kernel_file.unused import without_unused
 from autotune.own.tuning import use_file
 from autotune.propose.acquisition import Observations
 from autotune.propose.explorer import Explorer
@@ -1039,6 +1040,14 @@ kernel void needed(global float *p) { conditional(p); }
     assert "needed" not in text
     (folder / "scale.cl").write_text(f"#define END }}\n{broken}\n{SOURCE}")
     assert trial_of(pocl, family_of(folder), "100").state is TrialState.COMPILE_FAILED
+
+
+@pytest.mark.parametrize("part", ["kernel void a{}(", "kernel void a{}() {{", "kernel   ", "#define A{} }}\n", "/* "])
+def test_a_source_that_is_made_to_hang_the_search_for_kernels_is_read_at_once(part: str) -> None:
+    text = "".join(part.format(number) for number in range(2 * 10**6 // len(part)))
+    began = time.monotonic()
+    assert without_unused(text, {"b"}) == text
+    assert time.monotonic() - began < 10
 
 
 def test_definitions_with_spaces_and_quotes_reach_the_kernel(folder: Path, pocl: Device) -> None:

@@ -40,8 +40,8 @@ class Member:
 
 def members(text: str, name: str) -> Sequence[Member]:
     """Return the members of a structure by the name of its type; empty where the source does not tell all of them."""
-    body = re.search(rf"\bstruct\b[^{{}};()]*\{{([^{{}}]*)\}}\s*{name}\s*;", text)
-    body = body or re.search(rf"\bstruct\s+{name}\s*\{{([^{{}}]*)\}}", text)
+    body = re.search(rf"\bstruct\b[^{{}};()]{{0,99}}\{{([^{{}}]{{0,9999}})\}}\s*{name}\s*;", text)
+    body = body or re.search(rf"\bstruct\s+{name}\s*\{{([^{{}}]{{0,9999}})\}}", text)
     found: list[Member] = []
     for statement in body[1].split(";")[:-1] if body else ():
         declared = _TYPE.fullmatch(statement.strip())

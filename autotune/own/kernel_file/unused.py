@@ -4,8 +4,12 @@ Only what is plain is left out: a kernel whose name occurs nowhere else, between
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection
+from itertools import islice
 
+_MOST_KERNELS, _LONGEST = 500, 100_000
+"""Kernels of a source that are looked at, and characters of their arguments and bodies; the others are left."""
 _HIDDEN = re.compile(r'//(?:\\\r?\n|[^\n])*|/\*(?s:.*?)(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'')
 """Comments, strings and characters."""
 _ATTRIBUTE = r"__attribute__\s*\(\([^;{}]{0,300}?\)\)"
@@ -24,10 +28,10 @@ def without_unused(text: str, used: Collection[str]) -> str:
     plain = _HIDDEN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     if any(found[0].count("{") != found[0].count("}") for found in _DEFINITION.finditer(plain)):
         return text  # brackets do not show where a function ends
-    words = re.findall(r"[A-Za-z_]\w*", plain)
+    counts = Counter(re.findall(r"[A-Za-z_]\w*", plain))
     spans = []
-    for head in _HEAD.finditer(plain):
-        if head[1] not in used and words.count(head[1]) == 1:
+    for head in islice(_HEAD.finditer(plain), _MOST_KERNELS):
+        if head[1] not in used and counts[head[1]] == 1:
             end = _end(plain, head.end())
             is_alone = _BEFORE.search(plain[max(0, head.start() - 2000) : head.start()])
             if is_alone and end and _is_whole(plain[head.start() : end]):
@@ -47,7 +51,7 @@ def _end(plain: str, start: int) -> int:
 def _closing(plain: str, start: int, pair: str) -> int:
     """Return the place behind the bracket that closes the one before `start`; 0 where none does."""
     depth = 1
-    for found in re.compile(f"[{re.escape(pair)}]").finditer(plain, start):
+    for found in re.compile(f"[{re.escape(pair)}]").finditer(plain, start, start + _LONGEST):
         depth += 1 if found[0] == pair[0] else -1
         if not depth:
             return found.end()
