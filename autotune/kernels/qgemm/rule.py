@@ -13,8 +13,9 @@ from autotune.kernels.qgemm.formats import by_format
 from autotune.kernels.qgemm.problem import MAX_ELEMENTS
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import Machine
 from autotune.space.expression import Expression
-from autotune.space.family import ranked
+from autotune.space.family import Starts, ranked
 
 _IN_HALF = by_format(lambda f: int(not (f.has_zero_points or f.name in ("q4_k", "q6_k"))))
 """Formats that add up in half precision in fewer issue slots on Adreno: one scale for 32, no offset but a constant."""
@@ -62,7 +63,7 @@ _Listed = Iterator[tuple[Configuration, Numbers]]
 @cache
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
-    return ranked(starts, _named_by_rule(_Device.of(limits)), _ANY)
+    return ranked(starts, _named_by_rule(_Device.of(limits, Starts(starts).machine)), _ANY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +79,8 @@ class _Device:
     lanes: int
     """float32 in a vector register of a processor."""
     is_adreno: bool
+    is_tight: bool
+    """Whether it is an Adreno with few registers."""
     adds_in_half: bool
     """Whether it is an Adreno, on which half precision has 1.5 times the rate, whose driver has all of that."""
     has_lines: bool
@@ -87,7 +90,7 @@ class _Device:
     has_matrices: bool
 
     @classmethod
-    def of(cls, limits: DeviceLimits) -> "_Device":
+    def of(cls, limits: DeviceLimits, machine: Machine) -> "_Device":
         facts = limits.constraint_values()
         dots = {"ptx": "has_ptx_integer_dot", "khr": "has_khr_integer_dot", "arm": "has_arm_integer_dot"}
         is_adreno, has_ptx = bool(facts["has_qcom_compiler"]), bool(facts["has_ptx"])
@@ -99,6 +102,7 @@ class _Device:
             join="shuffle" if has_ptx else "tree",
             lanes=limits.native_vector_float32,
             is_adreno=is_adreno,
+            is_tight=is_adreno and machine.is_tight,
             adds_in_half=is_adreno and bool(facts["has_half_functions"]),
             has_lines=limits.has_images and limits.max_image_line > 0,
             integer_dot=next((name for name, fact in dots.items() if facts[fact] and not limits.is_cpu), "off"),
@@ -263,7 +267,7 @@ def _of_phone(device: _Device) -> _Listed:
     many = {4: 8192, 2: 1024, 1: 1} if device.is_adreno else {4: MAX_ELEMENTS, 2: 4096, 1: 1}
     for columns, shapes in _SHARED_OUT.items():
         for slices, rows in shapes:
-            if columns > 2 and rows > 1 and not is_roomy:
+            if (columns > 2 and rows > 1 and not is_roomy) or (device.is_tight and (slices, rows) == (8, 2)):
                 continue
             for whole in (0, 1) if slices * rows < 16 else (0,):
                 wanted = {**_columns(columns, whole), "least_m": many[rows]}
