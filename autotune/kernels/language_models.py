@@ -2,7 +2,8 @@
 
 n is the tokens of a step: 1 when a model writes, more when it reads its prompt. The output layer is multiplied with one
 token of a step only. With experts, each token is multiplied with those that it uses. Presets leave out what is kept in
-floating point, such as the routers of experts; of a file, plain products stand for it. Attention has presets of its own, with a cache in float16.
+floating point, such as the routers of experts; for a file these are plain products. Attention has presets of its own,
+with a cache in float16.
 
 Sources: the published configurations of the models; which tensor gets which format is llama.cpp's choice without an
 importance matrix (`use_more_bits` and fall-backs in its quantiser), except that what it would store as Q5_0 or Q5_K,
