@@ -122,6 +122,7 @@ class DeviceLimits:
         for standard in (200, 300):
             known = self.opencl_c_standards
             values[f"takes_cl{standard // 100}"] = int(not known or standard in known)
+        values["least_sub_group"] = min(self.sub_group_sizes, default=64)
         values["has_khr_integer_dot"] &= values["takes_cl3"]
         for ordering in ORDERINGS:
             values[f"orders_by_{ordering}"] = int(ordering == self.ordering)
