@@ -13,16 +13,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-COMMANDS = (
-    "autotune.cli.devices", "autotune.cli.doctor", "autotune.cli.presets", "autotune.cli.run",
-    "autotune.phone.cli.bundle",
-    "autotune.own.cli.init", "autotune.own.cli.check", "autotune.own.cli.tune", "autotune.own.cli.capture",
-    "autotune.cli.verify", "autotune.cli.status", "autotune.service.cli.report", "autotune.cli.compile",
-    "autotune.cli.lookup", "autotune.cli.show", "autotune.cli.misses", "autotune.cli.export", "autotune.cli.distill",
-    "autotune.cli.import_table", "autotune.cli.backup", "autotune.cli.help",
-    "autotune.service.cli.serve", "autotune.service.cli.worker", "autotune.service.cli.jobs",
-)  # fmt: skip
-"""The modules with commands, in the order in which `autotune --help` lists these."""
+COMMANDS = {
+    "devices": ("autotune.cli.devices", "autotune.cli.doctor"),
+    "tuning": (
+        "autotune.cli.run", "autotune.cli.presets", "autotune.cli.verify", "autotune.cli.status",
+        "autotune.service.cli.report", "autotune.cli.compile",
+    ),
+    "kernels of your own": (
+        "autotune.own.cli.init", "autotune.own.cli.check", "autotune.own.cli.tune", "autotune.own.cli.capture",
+    ),
+    "devices without a way back": ("autotune.phone.cli.bundle",),
+    "using the results": (
+        "autotune.cli.lookup", "autotune.cli.show", "autotune.cli.misses", "autotune.cli.export",
+        "autotune.cli.distill",
+    ),
+    "the database": ("autotune.cli.import_table", "autotune.cli.backup"),
+    "a service": ("autotune.service.cli.serve", "autotune.service.cli.worker", "autotune.service.cli.jobs"),
+    "help": ("autotune.cli.help", "autotune.cli.completion"),
+}  # fmt: skip
+"""The modules with commands, in the groups and the order in which `autotune --help` lists these."""
 
 LINKS = {
     "adb": "autotune.phone.links.adb:AdbLink",

@@ -9,11 +9,12 @@ import errno
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 
 from autotune.cli.arguments import make_parser
-from autotune.cli.interrupts import STOPPED
+from autotune.cli.interrupts import LATE, STOPPED, DeadlineInterrupt
 from autotune.cli.output import tell
 from autotune.errors import AutotuneError
 from autotune.paths import install_hint
@@ -22,7 +23,9 @@ BROKEN_PIPE = 141
 """Exit status when the reader of the output has closed the pipe, as a shell reports it."""
 
 EXTRAS = {
-    **dict.fromkeys(("alembic", "optuna", "psutil", "rich", "sqlalchemy", "tree_sitter", "tree_sitter_c"), "tune"),
+    **dict.fromkeys(
+        ("alembic", "optuna", "psutil", "rich", "shtab", "sqlalchemy", "tree_sitter", "tree_sitter_c"), "tune"
+    ),
     **dict.fromkeys(("fastapi", "httptools", "markdown_it", "pydantic", "starlette", "uvicorn"), "service"),
 }
 """Packages that only some commands need, and the extra of pyproject.toml that installs each."""
@@ -44,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AutotuneError as error:
         _complain(str(error))
         return error.exit_status
+    except DeadlineInterrupt:
+        tell("stopped: the deadline is reached; every stored trial is kept")
+        return LATE
     except KeyboardInterrupt:
         return STOPPED
     except BrokenPipeError:
@@ -80,10 +86,11 @@ def _output_fails() -> bool:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    began = time.monotonic()
     # A leading space keeps argparse from taking a negative size for an option.
     guarded = [f" {word}" if re.match(r"-[0-9]", word) else word for word in arguments]
     options = make_parser().parse_args(guarded)
-    options.arguments = arguments
+    options.arguments, options.began = arguments, began
     status = options.command(options)
     assert isinstance(status, int)
     return status

@@ -7,6 +7,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -71,11 +72,16 @@ class Command:
     def name(self) -> str:
         return self.run.__name__.removesuffix("_command")
 
+    @property
+    def summary(self) -> str:
+        """The first sentence of the description, or the part of it before a colon or semicolon, in lower case."""
+        short = re.split(r"[.:;](?:\s|$)", self.run.__doc__ or "", maxsplit=1)[0]
+        return short[:1].lower() + short[1:]
+
     def add_to(self, subparsers: Any) -> None:
         meaning = " ".join((self.run.__doc__ or "").split())  # python -OO leaves docstrings out
         lines = [f"example{'s' if len(self.examples) > 1 else ''}:", *(f"  autotune {line}" for line in self.examples)]
-        short = meaning[:1].lower() + meaning[1:].rstrip(".")
-        parser = subparsers.add_parser(self.name, help=short, description=meaning, epilog="\n".join(lines))
+        parser = subparsers.add_parser(self.name, help=self.summary, description=meaning, epilog="\n".join(lines))
         parser.set_defaults(command=self.run, prog=parser.prog)
         for add in self.arguments:
             add(parser)
@@ -87,17 +93,18 @@ def command(*arguments: Argument, examples: Sequence[str]) -> Callable[[Callable
 
 
 def make_parser() -> Parser:
-    parser = Parser(
-        prog="autotune",
-        description=autotune.__doc__,
-        epilog="example: autotune run --device cpu --shape 512,512,512 --budget 2m\nmanual:  autotune help",
-    )
+    parser = Parser(prog="autotune", usage="autotune [-h] [-V] COMMAND ...", description=autotune.__doc__)
     parser.add_argument("-V", "--version", action="version", version=f"autotune {autotune.__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in (*COMMANDS, *(point.module for point in entry_points("autotune.commands").values())):
-        for found in vars(import_module(name)).values():
-            if isinstance(found, Command):
-                found.add_to(subparsers)
+    subparsers = parser.add_subparsers(prog="autotune", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    lines: list[str] = []
+    others = tuple(point.module for point in entry_points("autotune.commands").values())
+    for group, modules in {**COMMANDS, "of other packages": others}.items():
+        members = [one for name in modules for one in vars(import_module(name)).values() if isinstance(one, Command)]
+        lines += [f"{group}:", *(f"  {one.name:11} {one.summary}" for one in members), ""] if members else []
+        for one in members:
+            one.add_to(subparsers)
+    lines += ["example: autotune run --device cpu --shape 512,512,512 --budget 2m", "manual:  autotune help"]
+    parser.epilog = "\n".join(lines)
     return parser
 
 
@@ -138,8 +145,8 @@ def one_of(*arguments: Argument) -> Argument:
 def family(meaning: str, *, default: str | None = "gemm") -> Argument:
     def add(parser: Any) -> None:  # only now, since a family's file may be wrong
         names = family_names()
-        told = f"kernel family, {', '.join(names)} or a kernel file: {meaning}" + (f" ({default})" if default else "")
-        parser.add_argument("--family", metavar="NAME", type=_family, default=default, help=told)
+        text = f"kernel family, {', '.join(names)} or a kernel file: {meaning}" + (f" ({default})" if default else "")
+        parser.add_argument("--family", metavar="NAME", type=_family, default=default, help=text)
 
     return add
 
@@ -168,14 +175,14 @@ def shape(meaning: str) -> Argument:
     )
 
 
-def parse_budget(text: str) -> float:
-    """Return the seconds of ``90s``, ``10m``, ``10min``, ``1.5h`` or ``1h30m``. Raises UsageError."""
+def parse_duration(name: str, text: str) -> float:
+    """Return the seconds of ``90s``, ``10m``, ``10min``, ``1.5h`` or ``1h30m``. Raises UsageError, which has `name`."""
     number = r"(\d{1,9}(?:\.\d{1,9})?)"
     match = re.fullmatch(rf"(?:{number}h)?(?:{number}m(?:in)?)?(?:{number}s)?", text.strip().lower(), re.ASCII)
     hours, minutes, seconds = (float(part or 0) for part in match.groups()) if match else (0.0, 0.0, 0.0)
     total = 3600 * hours + 60 * minutes + seconds
     if not 0 < total <= MAX_SECONDS:
-        raise UsageError(f"--budget: expected a duration such as 90s, 10m or 1h30m, got {text.strip()[:80]!r}")
+        raise UsageError(f"{name}: expected a duration such as 90s, 10m or 1h30m, got {text.strip()[:80]!r}")
     return total
 
 
@@ -190,8 +197,8 @@ def integer(name: str, least: int, most: int, meaning: str, **settings: Any) -> 
     return argument(name.lower(), metavar=name if name.isupper() else "N", type=parse, help=meaning, **settings)
 
 
-def budget(meaning: str) -> Argument:
-    return argument("--budget", metavar="TIME", type=parse_budget, help=meaning)
+def duration(name: str, meaning: str) -> Argument:
+    return argument(name, metavar="TIME", type=partial(parse_duration, name), help=meaning)
 
 
 def seed(meaning: str) -> Argument:
@@ -219,7 +226,13 @@ JSON = flag("--json", "print JSON instead of text")
 LEARN_FROM = words(
     "--learn-from", "FILE", "results of other tuners to begin with: T4, or a cache of Kernel Tuner; never stored"
 )
+DEADLINE = duration(
+    "--deadline",
+    "when the command has ended in any case, counted from its start: a search is finished in time; whatever still "
+    "runs shortly before is broken off, and the exit status is then 124",
+)
 QUIET = flag("--quiet", "no progress, only the final table")
+MARKDOWN = flag("--markdown", "print the table as Markdown")
 WIDE = flag(
     "--wide",
     "show every column of the table, also those that do not fit the terminal: trials of this run, samples of "
@@ -233,7 +246,7 @@ BUNDLED = (
     TOKENS,
     repeated("--preset", "NAME", "the products of a network; see autotune presets"),
     DEPTH,
-    budget("time for all shapes: 90s, 10m, 1h30m"),
+    duration("--budget", "time for all shapes: 90s, 10m, 1h30m"),
     words("--algorithm", "NAME", "search only these: naive, dot, ..."),
     seed("seed of the proposals; inputs are drawn afresh in every run"),
 )

@@ -49,7 +49,7 @@ DEFAULT_SIZE = 512
     ),
 )
 def compile_command(options: argparse.Namespace) -> int:
-    """Build kernels without running them, to find failures, spills and limits, which a later run then skips."""
+    """Build kernels without running them; a later run skips those that fail, spill or exceed limits."""
     problems = _problems(options)
     check_algorithms(options.family, options.algorithm)
     from autotune.device.discovery import find_device

@@ -17,7 +17,7 @@ from autotune.model.device import Device
     examples=("devices", "devices --no-clocks --json"),
 )
 def devices_command(options: argparse.Namespace) -> int:
-    """List every OpenCL device, of phones on a cable too, and how far the clocks of those here can be trusted."""
+    """List every OpenCL device, also those of phones on a cable; of those here, how far their clocks can be trusted."""
     from autotune.device.clocks import try_calibration
     from autotune.device.discovery import discover
     from autotune.device.profile import find_profile
@@ -40,8 +40,8 @@ def devices_command(options: argparse.Namespace) -> int:
     rows = []
     for device in [*devices, *behind]:
         profile, clock = profiles[device.slug], clocks.get(device.selector)
-        told = {"trouble": clock} if isinstance(clock, str) else clock  # why they could not be calibrated
-        more = {"selector": device.selector, "profile": profile.name, "traps": profile.traps, "clocks": told}
+        shown = {"trouble": clock} if isinstance(clock, str) else clock  # why they could not be calibrated
+        more = {"selector": device.selector, "profile": profile.name, "traps": profile.traps, "clocks": shown}
         rows.append({**write(device), **write(more)})
     print_json(rows)
     return 0

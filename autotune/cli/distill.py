@@ -36,7 +36,7 @@ SHOWN = 12
     examples=("distill phone.json board.sqlite --family gemm --output rule.h", "distill clblast.json -o rule.py"),
 )  # fmt: skip
 def distill_command(options: argparse.Namespace) -> int:
-    """Make a few kernels, and a short rule that picks one by size and device, from the tables of many devices."""
+    """Make a few kernels and a rule that picks one from many tables; the rule goes by size and device."""
     from autotune.distill.cases import read_cases
     from autotune.distill.rules import distill, judge, mean_of
     from autotune.export.files import check_replaceable

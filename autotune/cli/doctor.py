@@ -74,7 +74,7 @@ def checked(device: Device) -> Device:
 
 def _applied(checkup: Checkup, device: Device) -> Device:
     if not checkup.can_search:
-        raise AutotuneError(f"{device.slug} cannot be tuned: {_reason(checkup)}", hint=_mend(device, checkup))
+        raise AutotuneError(f"{device.slug} cannot be tuned: {_reason(checkup)}", hint=_remedy(device, checkup))
     if checkup.broken:
         tell(f"{device.slug}: broken and left out: {summary(checkup.broken)}; `autotune doctor` shows more")
     return checkup.applied_to(device)
@@ -91,13 +91,15 @@ def _reason(checkup: Checkup) -> str:
     return "no algorithm runs right"
 
 
-def _mend(device: Device, checkup: Checkup) -> str:
+def _remedy(device: Device, checkup: Checkup) -> str:
     if checkup.findings[0].is_ours:
         return "this is a fault in autotune, not in the driver: please report it"
+    if "failed to map segment" in checkup.findings[0].message:
+        return "no program may run from PoCL's cache: let POCL_CACHE_DIR name a folder that is not mounted noexec"
     if "PoCL" in device.version:
         return (
-            "this PoCL cannot compile for this processor: install Debian's pocl-opencl-icd, or on x86 PyPI's "
-            "intel-opencl-rt, and choose that device"
+            "unless the message says otherwise, this PoCL cannot compile for this processor: install Debian's "
+            "pocl-opencl-icd, or on x86 PyPI's intel-opencl-rt, and choose that device"
         )
     return "install another OpenCL driver for it, or choose another device; `autotune doctor` shows more"
 
@@ -131,8 +133,8 @@ def _print_device(device: Device, checkup: Checkup, faults: "list[KnownFault]") 
             if is_broken:
                 print(f"           {consequence(finding)}")
     for known in faults:
-        told = f"{known.configurations} configurations tried" if known.configurations else "known from a tuning table"
-        print(f"  {'broken':8} {known.fault}: {told}, none right; not proposed by the search")
+        basis = f"{known.configurations} configurations tried" if known.configurations else "known from a tuning table"
+        print(f"  {'broken':8} {known.fault}: {basis}, none right; not proposed by the search")
     print(f"verdict: {_verdict(checkup, len(faults))} ({checkup.seconds:.1f} s)")
 
 

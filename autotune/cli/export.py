@@ -52,7 +52,7 @@ _MEANINGS = "; ".join(f"{form.name}: {form.meaning}" for form in (*FORMATS.value
     ),
 )
 def export_command(options: argparse.Namespace) -> int:
-    """Write the tuning table of a device, or of all, for use in an application; or trials for other tuners."""
+    """Write the tuning table of a device, or of all, for an application; or trials for other tuners."""
     if options.format in TRIAL_FORMATS:
         return _export_trials(options)
     form = FORMATS[options.format]
@@ -70,7 +70,7 @@ def export_command(options: argparse.Namespace) -> int:
         if options.kernels:
             kept = export_package(
                 store, slug, families, options.kernels,
-                beneath=beneath, also=options.also, force=options.force, told=_now_and_then(),
+                beneath=beneath, also=options.also, force=options.force, listener=_now_and_then(),
             )  # fmt: skip
             for name in kept:
                 tell(f"left {options.kernels / name} as it is: it was changed")
@@ -92,13 +92,13 @@ def _now_and_then() -> Callable[[str, int, int], None]:
 
     said = time.monotonic()
 
-    def told(family: str, done: int, total: int) -> None:
+    def progress(family: str, done: int, total: int) -> None:
         nonlocal said
         if time.monotonic() - said >= PLAIN_LINE_EVERY_S:
             said = time.monotonic()
             tell(f"{family}: {done} of {total} configurations rendered")
 
-    return told
+    return progress
 
 
 def _write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> None:

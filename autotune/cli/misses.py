@@ -14,7 +14,7 @@ from autotune.cli.output import print_json, tell
     examples=("misses", "misses --clear"),
 )
 def misses_command(options: argparse.Namespace) -> int:
-    """List the sizes that lookups on this machine asked for and never found; autotune run --misses tunes them."""
+    """List the sizes that lookups here asked for and never found; autotune run --misses tunes them."""
     from autotune.display.results import print_misses
     from autotune.lookup.misses import default_file, forget_misses, read_misses
 

@@ -19,6 +19,15 @@ def tokens_of(tokens: int | None, files: Sequence[Path]) -> int:
     return tokens or 1
 
 
+def step_tokens(presets: Sequence[str], files: Sequence[Path], tokens: int | None) -> int:
+    """Return the tokens of a step if the shapes are the products of one language model; 0 otherwise."""
+    from autotune.kernels.presets import PRESETS
+
+    if len(presets) + len(files) != 1:
+        return 0
+    return PRESETS[presets[0]].tokens if presets else tokens_of(tokens, files) if is_model(files[0]) else 0
+
+
 def read_model(path: Path, tokens: int) -> list[Request]:
     """Return the products of a step of a model, merged, and tell what stands for some tensors. Raises UsageError."""
     from autotune.kernels.language_models import gguf_products

@@ -45,12 +45,14 @@ def print_json(content: object) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=True, allow_nan=False))
 
 
-def print_result(options: argparse.Namespace, device: str, outcomes: "Sequence[Outcome]", *, is_complete: bool) -> None:
-    """Print the outcomes of a run as a table, or as JSON if --json was given."""
+def print_result(
+    options: argparse.Namespace, device: str, outcomes: "Sequence[Outcome]", *, is_complete: bool, tokens: int = 0
+) -> None:
+    """Print the outcomes of a run as a table, or as JSON if --json was given; `tokens` are those of a model's step."""
     from autotune.display.results import print_outcomes, total_ns
 
     if not options.json:
-        print_outcomes(outcomes, sys.stdout, is_wide=options.wide)
+        print_outcomes(outcomes, sys.stdout, is_wide=options.wide, is_markdown=options.markdown, tokens=tokens)
         return
     before, after = total_ns(outcomes)
     print_json(

@@ -2,15 +2,30 @@
 
 import argparse
 import contextlib
+import dataclasses
+import math
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.arguments import ANY_SERVER, DATABASE, JSON, LEARN_FROM, QUIET, WANTED, WIDE, argument, command, flag
-from autotune.cli.interrupts import Interrupts, tell_stopped
-from autotune.cli.models import is_model, read_model, tokens_of
+from autotune.cli.arguments import (
+    ANY_SERVER,
+    DATABASE,
+    DEADLINE,
+    JSON,
+    LEARN_FROM,
+    MARKDOWN,
+    QUIET,
+    WANTED,
+    WIDE,
+    argument,
+    command,
+    flag,
+)
+from autotune.cli.interrupts import LATE, Interrupts, tell_stopped
+from autotune.cli.models import is_model, read_model, step_tokens, tokens_of
 from autotune.cli.output import print_result, require_winners, tell, tell_excluded_defaults
 from autotune.device.link import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
@@ -28,6 +43,9 @@ if TYPE_CHECKING:
     from autotune.store import Quarantined, Store
 
 DEFAULT_TRIALS = 100
+SEARCH_SHARE = 0.8
+"""Largest part of the time until a deadline that is the budget of the search; the checkup of a new device, reading
+what is stored, and what exceeds a budget take the rest."""
 LEAST_SECONDS = 5.0
 """Time that a shape takes on a device that builds slowly, however short the budget is."""
 
@@ -79,9 +97,11 @@ def parse_share(text: str) -> float:
         action="store_false",
         help="skip the comparison of a few products with the host's BLAS at the end, which takes some seconds",
     ),
+    DEADLINE,
     LEARN_FROM,
     QUIET,
     WIDE,
+    MARKDOWN,
     DATABASE,
     JSON,
     *ANY_SERVER,
@@ -91,6 +111,7 @@ def parse_share(text: str) -> float:
         "run --device mali --preset resnet50 --budget 1h --sustained --db phone.sqlite",
         "run --device mali --shape 512,512,512 --until-gain 1%",
         'run --device cpu --shape 512,512,512 "64,64,64 nt float16" --trials 50',
+        "run --device cpu --shapes shapes.txt --deadline 10m",
         "run --device cpu --family reduce --shape 64,1000 512,768,max --budget 1m",
         "run --device gpu --shapes shapes.txt --trials 100 --json > winners.json",
     ),
@@ -128,7 +149,7 @@ def tune_requests(options: argparse.Namespace, own: list[Request], others: list[
     from autotune.cli.device_lock import DeviceLock
     from autotune.measure.worker import worker_for
 
-    with Interrupts("the running trial") as interrupts:
+    with Interrupts("the running trial", began=options.began, deadline_s=options.deadline) as interrupts:
         worker = worker_for(device.selector, tell, lambda: interrupts.are_requested, is_sustained=options.sustained)
         try:
             with DeviceLock(device, lambda: interrupts.are_requested), worker:
@@ -155,6 +176,9 @@ def _tune(
     from autotune.search import builders_for, tune
     from autotune.store import Store
 
+    if math.isfinite(interrupts.left_s):
+        seconds = min(budget.seconds or math.inf, max(SEARCH_SHARE * interrupts.left_s, 1.0))
+        budget = dataclasses.replace(budget, seconds=seconds)
     with (
         Store.open(options.db) as store,
         progress(budget, sys.stderr, is_quiet=options.quiet, phase=lambda: worker.phase) as listener,
@@ -183,7 +207,8 @@ def _tune(
         forget_tuned(device, outcomes)
         if options.crossover:
             _compare_with_host(store, device, outcomes, interrupts)
-    return _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
+    status = _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
+    return LATE if interrupts.is_late else status
 
 
 def _foreign(path: Path, name: str) -> "Source":
@@ -368,7 +393,7 @@ def days_text(seconds: float) -> str:
 def _budget(options: argparse.Namespace) -> "Budget":
     from autotune.search import Budget
 
-    has_end = options.until_gain is not None or options.sampler == "exhaustive"
+    has_end = options.until_gain is not None or options.sampler == "exhaustive" or options.deadline is not None
     if options.trials is None and options.budget is None and not has_end:
         tell(f"neither --trials nor --budget is given: {DEFAULT_TRIALS} new trials for each shape")
         return Budget(trials=DEFAULT_TRIALS)
@@ -387,7 +412,8 @@ def _report(
 
     print_failures(outcomes, device.slug, sys.stderr if options.json else sys.stdout)
     is_complete = not was_stopped and len(outcomes) == len(requests)
-    print_result(options, device.slug, outcomes, is_complete=is_complete)
+    tokens = 0 if options.shape else step_tokens(options.preset, options.shapes, options.tokens)
+    print_result(options, device.slug, outcomes, is_complete=is_complete, tokens=tokens)
     if was_stopped:
         return tell_stopped(options, "every trial is kept. To go on")
     require_winners(device, outcomes)

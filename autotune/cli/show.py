@@ -23,7 +23,7 @@ from autotune.model.plan import Buffer, Launch, LocalMemory, Scalar
     ),
 )
 def show_command(options: argparse.Namespace) -> int:
-    """Show the kernel to use for a shape: source, build options, buffers, sizes, arguments, for your own host code."""
+    """Show the kernel to use for a shape, for your own host code: source, build options, buffers, sizes, arguments."""
     from autotune.device.profile import find_profile
     from autotune.kernels.render import render
 

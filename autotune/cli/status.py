@@ -13,7 +13,7 @@ from autotune.model.device import Device
 
 @command(ANY_DEVICE, DATABASE, JSON, examples=("status", "status --device adreno --json"))
 def status_command(options: argparse.Namespace) -> int:
-    """Show for each device what is tuned, what is out of date, and how the trials ended."""
+    """Show what is tuned on each device; what is out of date, and how the trials ended."""
     from autotune.display.results import print_overviews
     from autotune.search.recheck import survey
     from autotune.store import Store

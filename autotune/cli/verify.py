@@ -31,7 +31,7 @@ FAILED = 1
     examples=("verify --device adreno", "verify --device cpu --shape 512,512,512 --json"),
 )
 def verify_command(options: argparse.Namespace) -> int:
-    """Verify and time winners again; one that fails or lost its lead is replaced by the next best or the default."""
+    """Verify and time winners again; the next best or the default replaces one that fails or lost its lead."""
     from autotune.cli.device_lock import DeviceLock
     from autotune.device.discovery import find_device
     from autotune.display.progress import rechecking

@@ -160,3 +160,8 @@ def load() -> float:
         return os.getloadavg()[0]
     except (OSError, AttributeError):
         return 0.0
+
+
+def is_busy() -> bool:
+    """Return whether so many processes want to run that each waits for more than half of the time."""
+    return load() > 2 * (os.cpu_count() or 1)

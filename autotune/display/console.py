@@ -22,10 +22,11 @@ _LEAST_COLUMNS = 2
 class Page:
     """Prints lines and tables to a stream. On a terminal, lines wrap between words and tables drop excess columns."""
 
-    def __init__(self, stream: IO[str], *, is_wide: bool = False) -> None:
-        """With `is_wide`, tables keep all their columns even on a terminal."""
+    def __init__(self, stream: IO[str], *, is_wide: bool = False, is_markdown: bool = False) -> None:
+        """With `is_wide`, tables keep all their columns even on a terminal; so they do in Markdown."""
         self._stream = stream
         self._is_wide = is_wide
+        self._is_markdown = is_markdown
         self.is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._width = shutil.get_terminal_size().columns if self.is_terminal else 0
         encoding = (getattr(stream, "encoding", None) or "").lower()
@@ -63,6 +64,11 @@ class Page:
         last column is wrapped between words instead.
         """
         cells = [list(columns), *([_printable(cell) for cell in row] for row in rows)]
+        if self._is_markdown:
+            cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
+            cells.insert(1, ["--:" if column in _RIGHT_ALIGNED else "---" for column in columns])
+            print("\n".join(f"| {' | '.join(row)} |" for row in cells), end="\n\n", file=self._stream)
+            return
         if ends_in_prose and self._width:
             taken = sum(max(_width(cell) for cell in column) + 2 for column in list(zip(*cells, strict=True))[:-1])
             cells = [line for row in cells for line in _broken(row, max(self._width - taken, 20))]

@@ -76,8 +76,8 @@ class _Progress(ABC):
     def problem_started(self, state: _State, event: events.ProblemStarted) -> None:
         continuing = f"; continuing: {event.resumed_trials} trials stored" if event.resumed_trials else ""
         count = event.configurations
-        told = f"{count / 1e6:.2g} million" if count >= 1e6 else str(count)
-        self._mention(state, f"searching {told} configurations{continuing}")
+        amount = f"{count / 1e6:.2g} million" if count >= 1e6 else str(count)
+        self._mention(state, f"searching {amount} configurations{continuing}")
 
     def trial_finished(self, state: _State, event: events.TrialFinished) -> None:
         is_better, trial = event.best_ns < state.best_ns, event.trial

@@ -96,8 +96,8 @@ def _clock_rows(calibration: Calibration | str | None) -> list[tuple[str, str]]:
     if calibration is None or isinstance(calibration, str):
         return [("timer", f"not calibrated: {calibration}")] if calibration else []
     is_event = calibration.timer is Timer.EVENT
-    told = f", reported as {time_text(calibration.told_tick_ns)}" if calibration.told_tick_ns else ""
-    timer = f"events, a tick is {time_text(calibration.tick_ns)} at most{told}"
+    reported = f", reported as {time_text(calibration.told_tick_ns)}" if calibration.told_tick_ns else ""
+    timer = f"events, a tick is {time_text(calibration.tick_ns)} at most{reported}"
     overhead, latency = time_text(calibration.launch_overhead_ns), time_text(calibration.launch_latency_ns)
     return [
         ("timer", timer if is_event else f"the host's clock, since {calibration.reason}"),
@@ -105,21 +105,26 @@ def _clock_rows(calibration: Calibration | str | None) -> list[tuple[str, str]]:
     ]
 
 
-def print_outcomes(outcomes: "Sequence[Outcome]", stream: IO[str], *, is_wide: bool = False) -> None:
+def print_outcomes(
+    outcomes: "Sequence[Outcome]", stream: IO[str], *, is_wide: bool = False, is_markdown: bool = False, tokens: int = 0
+) -> None:
     """Print the results of a run as a table.
 
     Below it follow the parameters of the winner for a single request, or the total time of all calls before and after
-    for several.
+    for several. `tokens` is how many a step of a language model takes in, of which the requests are the products.
     """
     if not outcomes:
         return
-    page = Page(stream, is_wide=is_wide)
+    page = Page(stream, is_wide=is_wide, is_markdown=is_markdown)
     _table(page, _outcome_columns(outcomes), outcomes)
     winners = [outcome.winner for outcome in outcomes if outcome.winner]
     if len(outcomes) == 1 and winners:
         page.line(str(winners[0].configuration), indent="  ")
-    elif winners:
+    elif _confirmed(outcomes):
         page.line(total_text(outcomes))
+        if tokens and len(_confirmed(outcomes)) == len(outcomes):
+            before, after = (tokens * 1e9 / time_ns for time_ns in total_ns(outcomes))
+            page.line(f"with these products alone, {before:.3g} tokens/s before, {after:.3g} after")
 
 
 def print_failures(outcomes: "Sequence[Outcome]", slug: str, stream: IO[str]) -> None:
@@ -228,22 +233,26 @@ def _overview_rows(overview: "Overview") -> list[tuple[str, str]]:
 
 
 def _counts(counts: Mapping[str, int], form: str = "{} {}") -> str:
-    told = ", ".join(form.format(count, word) for word, count in counts.items() if count)
-    return f": {told}" if told else ""
+    listed = ", ".join(form.format(count, word) for word, count in counts.items() if count)
+    return f": {listed}" if listed else ""
 
 
 def total_ns(outcomes: "Sequence[Outcome]") -> tuple[float, float]:
-    """Return the time of all calls of the requests that have a winner, nanoseconds: with the defaults, and tuned."""
-    won = [(outcome.request.calls, outcome.winner) for outcome in outcomes if outcome.winner]
+    """Return the time of all calls of requests with a confirmed winner, nanoseconds: with the defaults, and tuned."""
+    won = [(outcome.request.calls, outcome.winner) for outcome in _confirmed(outcomes) if outcome.winner]
     return sum(calls * w.default_ns for calls, w in won), sum(calls * w.time_ns for calls, w in won)
+
+
+def _confirmed(outcomes: "Sequence[Outcome]") -> "list[Outcome]":
+    return [outcome for outcome in outcomes if outcome.winner and outcome.winner.is_final]
 
 
 def total_text(outcomes: "Sequence[Outcome]") -> str:
     before, after = total_ns(outcomes)
-    won = [outcome for outcome in outcomes if outcome.winner]
+    won = _confirmed(outcomes)
     calls = sum(outcome.request.calls for outcome in won)
     without = len(outcomes) - len(won)
-    left_out = f"; {without} of {len(outcomes)} shapes have no winner and are not counted" if without else ""
+    left_out = f"; {without} of {len(outcomes)} shapes have no confirmed winner and are not counted" if without else ""
     return (
         f"total of {calls} calls: {time_text(before)} before (default), {time_text(after)} after: "
         f"{before / after:.3g}x{left_out}"

@@ -56,10 +56,10 @@ def gain_text(winner: Winner) -> str:
         return "default fails"
     if winner.is_default:
         return "= default"
+    if winner.gain_over_default is None:
+        return "provisional"
     if winner.verdict is Verdict.TIE:
         return f"{winner.gain_over_default:.3g}x (not sure)"
-    if not winner.is_final:
-        return f"{winner.gain_over_default:.3g}x (provisional)"
     return f"{winner.gain_over_default:.3g}x ({winner.gain_low:.3g} to {winner.gain_high:.3g})"
 
 
@@ -67,6 +67,8 @@ def verdict_text(winner: Winner) -> str:
     """Describe a winner: ``1.7x (1.6 to 1.8) vs default``, ``the default; nothing faster was found``."""
     if winner.verdict is Verdict.DEFAULT_FAILED:
         return "the default does not run on this driver"
+    if not winner.is_final:
+        return ("the default" if winner.is_default else "faster in the search") + "; there was no time for finals"
     return "the default; nothing faster was found" if winner.is_default else f"{gain_text(winner)} vs default"
 
 

@@ -62,13 +62,13 @@ def export_package(
     beneath: "Beneath | None" = None,
     also: Sequence[str] = (),
     force: bool = False,
-    told: Callable[[str, int, int], object] = lambda _family, _done, _total: None,
+    listener: Callable[[str, int, int], object] = lambda _family, _done, _total: None,
 ) -> list[str]:
     """Write a folder of C99 code that looks up and runs the kernels of some families, of one device or of all.
 
     `beneath`, such as `shipped_tables`, adds what the store lacks.
     `also` lists slugs of devices without measurements; their answers come from their relatives and the default rule.
-    `told` hears of each family how many of its configurations are rendered, and how many there are.
+    `listener` hears of each family how many of its configurations are rendered, and how many there are.
     Returns the names of files that were left alone because the user has changed them.
     Raises DeviceSelectionError; UsageError for a family without a library in C and, unless `force`, for files that no
     export has written; TableError; StoreError.
@@ -82,7 +82,7 @@ def export_package(
         _check_stored(store, device_slug)
     wanted = [*absent, *also]
     tables = {family: read_tables(store, device_slug, family, beneath or {}, also=wanted) for family in families}
-    return write_package(folder, package_files(tables, told), force=force)
+    return write_package(folder, package_files(tables, listener), force=force)
 
 
 def _also(store: "Store", device_slug: str | None) -> list[str]:

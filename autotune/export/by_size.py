@@ -48,8 +48,8 @@ def _by_kind(tables: Sequence[DeviceTable]) -> dict[str, _Sizes]:
 
 def _size(problem: Problem) -> str:
     """Return the sizes, and the other numbers that do not follow from them, such as ``rows=64,columns=32,pitch=40``."""
-    told = [field.name for field in fields(problem) if field.type is int and not _follows(problem, field)]
-    return ",".join(f"{name}={getattr(problem, name)}" for name in told)
+    names = [field.name for field in fields(problem) if field.type is int and not _follows(problem, field)]
+    return ",".join(f"{name}={getattr(problem, name)}" for name in names)
 
 
 def _follows(problem: Problem, field: "Field[Any]") -> bool:

@@ -31,16 +31,16 @@ _LINES_OF_RUN = 12
 """Average number of lines in a run."""
 
 
-Told = Callable[[str, int, int], object]
+RenderListener = Callable[[str, int, int], object]
 """Listens to how many of a family's configurations are rendered: its name, that number, and their number."""
 
 
 def package_files(
-    tables: Mapping[str, Sequence[DeviceTable]], told: Told = lambda _family, _done, _total: None
+    tables: Mapping[str, Sequence[DeviceTable]], listener: RenderListener = lambda _family, _done, _total: None
 ) -> dict[str, str]:
     """Return file contents by name, from the tables of each family, all with the same devices in the same order.
 
-    Large tables take minutes, of which `told` hears.
+    Large tables take minutes, of which `listener` hears.
     Raises TableError, UsageError for a family that has no library in C.
     """
     names = sorted(tables)
@@ -53,7 +53,7 @@ def package_files(
     files |= {f"autotune_{name}.h": write_c(tables[name], name) for name in names}
     pool = SourcePool()
     families = [
-        _Family(FamilyInC(find_family(name)), list(map(plain_part, tables[name])), pool, told) for name in names
+        _Family(FamilyInC(find_family(name)), list(map(plain_part, tables[name])), pool, listener) for name in names
     ]
     if len(pool.sources) >= _NO_SOURCE:
         raise TableError(
@@ -153,7 +153,7 @@ class _Kernel:
 class _Family:
     """Every configuration of a family that a lookup of the package may return, with its sources."""
 
-    def __init__(self, c: FamilyInC, tables: Sequence[DeviceTable], pool: SourcePool, told: Told) -> None:
+    def __init__(self, c: FamilyInC, tables: Sequence[DeviceTable], pool: SourcePool, listener: RenderListener) -> None:
         self.c = c
         self.name = c.family.name
         self._pool = pool
@@ -164,7 +164,7 @@ class _Family:
         self.kernels: list[_Kernel] = []
         configurations = self._configurations(tables)
         for done, configuration in enumerate(configurations):
-            told(self.name, done, len(configurations))
+            listener(self.name, done, len(configurations))
             for example in kinds:
                 self.kernels += self._kernel(configuration, example)
 

@@ -105,7 +105,7 @@ def _anywhere(family: KernelFamily, sizes: Sequence[str], numbers: Sequence[str]
 
 def _row(family: KernelFamily, winner: Winner, needs: str, numbers: Sequence[str]) -> _Row:
     sizes = tuple(int(value) for value in winner.problem.to_dict().values())
-    gain = f"{winner.gain_over_default:.3g}x the default's speed"
+    gain = f"{winner.gain_over_default:.3g}x the default's speed" if winner.gain_over_default else "provisional"
     return dataclasses.replace(_row_of(family, winner.configuration, sizes, numbers), gain=gain, needs=needs)
 
 
@@ -139,7 +139,7 @@ def _row_of(
 ) -> _Row:
     values = dict(configuration.values)
     options = [f"-D{name}={plain_option(value)}" for name, value in values.items()]
-    options += [_told(option) for option in family.further_options(configuration, known)]
+    options += [_unquoted(option) for option in family.further_options(configuration, known)]
     return _Row(
         sizes=sizes,
         algorithm=configuration.algorithm,
@@ -148,7 +148,7 @@ def _row_of(
     )
 
 
-def _told(option: str) -> str:
+def _unquoted(option: str) -> str:
     """Return an option that needs no quotes: a define has no spaces. Raises UsageError for any other."""
     return str(plain_option(option, r"/=:" if option.startswith("-D") else r"/=: "))
 

@@ -122,9 +122,9 @@ def _gain(winner: Winner) -> str:
         return "default fails"
     if winner.is_default:
         return "= default"
+    if winner.gain_over_default is None:
+        return "provisional"
     text = f"{winner.gain_over_default:.2f}x"
-    if not winner.is_final:
-        return f"{text}, provisional"
     if isfinite(winner.gain_low) and isfinite(winner.gain_high):
         text += f" ({winner.gain_low:.2f} to {winner.gain_high:.2f})"
     return text

@@ -45,6 +45,8 @@ class Preset:
     products: Callable[..., Iterator[Request]]
     group: str = ""
     """Name of the model of which this is one of several presets."""
+    tokens: int = 0
+    """Tokens that a step takes in, of which these are the products; 0 for what is no language model."""
     has_depth: bool = False
     """Whether `products` takes the keys in a model's cache."""
 
@@ -153,6 +155,7 @@ PRESETS = {
                 + (f"reading {tokens} tokens" if tokens > 1 else "writing one token"),
                 partial(products, model, mix, tokens),
                 group=model.name,
+                tokens=tokens,
             )
             for model in MODELS
             for mix in model.mixes

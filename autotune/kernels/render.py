@@ -129,8 +129,8 @@ def _parsed(family: KernelFamily, name: str) -> Any:
     try:
         return _environment(family).parse(family.templates[name])
     except TemplateSyntaxError as error:
-        told = name.partition(".")[0].rpartition("/")[2]
-        raise UsageError(f"template of {told}, line {error.lineno}: {error.message}") from error
+        algorithm = name.partition(".")[0].rpartition("/")[2]
+        raise UsageError(f"template of {algorithm}, line {error.lineno}: {error.message}") from error
 
 
 def _told_of(family: KernelFamily, algorithm: str) -> str:

@@ -93,7 +93,7 @@ SELECT
     ranked.configuration AS configuration,
     ranked.time_ns AS time_ns,
     problems.flops / ranked.time_ns AS gflops,
-    ranked.default_ns / ranked.time_ns AS gain_over_default,
+    CASE WHEN ranked.samples > 0 THEN ranked.default_ns / ranked.time_ns END AS gain_over_default,
     ranked.gain_low AS gain_low,
     ranked.gain_high AS gain_high,
     ranked.baseline_ns / ranked.time_ns AS gain_over_baseline,

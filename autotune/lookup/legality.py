@@ -6,7 +6,7 @@ from functools import lru_cache
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits, Fault
 from autotune.space.expression import Expression
-from autotune.space.family import Constraint, KernelFamily, told
+from autotune.space.family import Constraint, KernelFamily, reason_of
 
 _MOST_KEPT = 4096
 _OFTEN = 16
@@ -62,7 +62,7 @@ class Check:
         self._times_asked = 0
         self._always = next(iter(family.misfits(configuration)), "")
         if not self._always:
-            self._always = next((told(fault) for fault in faults if fault.matches(configuration)), "")
+            self._always = next((reason_of(fault) for fault in faults if fault.matches(configuration)), "")
         if self._always:
             return
         algorithm, given = family.algorithm(configuration.algorithm), dict(configuration.values)

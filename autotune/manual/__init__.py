@@ -22,6 +22,7 @@ TOPICS = (
     "operations",
     "measuring",
     "figures",
+    "python",
     "reference",
     "glossary",
     "architecture",
@@ -29,6 +30,7 @@ TOPICS = (
 """In reading order; each is a file `TOPIC.md`."""
 
 FOLDER = Path(__file__).parent
+PICTURES = tuple(sorted(path for path in FOLDER.iterdir() if path.suffix in (".svg", ".png")))
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from autotune import child, tracing
 from autotune.device.link import LOOK_S, split, wait_for
-from autotune.device.processors import load, usable_cores
+from autotune.device.processors import is_busy, load, usable_cores
 from autotune.errors import BuildError, KernelError, WorkerError
 from autotune.model.device import Device
 from autotune.model.plan import Plan, Role
@@ -104,9 +104,10 @@ class BuilderPool:
         finally:
             self._idle.put(builder)
         if isinstance(answer, child.Loss):
-            is_cut_short = answer.cause is child.Cause.LATE and job.limit_s < BUILD_LIMIT_S
-            state = BuildState.CUT_SHORT if is_cut_short else _STATES[answer.cause]
-            message = f"{answer.message} (the machine's load was {load():.1f})" if is_cut_short else answer.message
+            is_late = answer.cause is child.Cause.LATE
+            is_hung = is_late and job.limit_s >= BUILD_LIMIT_S and not is_busy()
+            state = BuildState.CUT_SHORT if is_late and not is_hung else _STATES[answer.cause]
+            message = f"{answer.message} (the machine's load was {load():.1f})" if is_late else answer.message
             return Build(source_hash=job.source_hash, state=state, message=message)
         assert isinstance(answer, Build)
         return answer

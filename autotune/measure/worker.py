@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from autotune import child
 from autotune.device.link import find_link, split, wait_for
-from autotune.device.processors import load
+from autotune.device.processors import is_busy, load
 from autotune.model.trial import BUILD_LIMIT_S, QUARANTINED_STATES, RUN_LIMIT_S, Job, Trial, TrialState
 from autotune.plugins import part
 
@@ -120,8 +120,10 @@ class Worker:
             state, message = _STATES[answer.cause], answer.message
             if state is TrialState.TIMED_OUT and job.is_cut_off and answer.phase == "run":
                 state = TrialState.TOO_SLOW
-            elif state is TrialState.TIMED_OUT and limits_s[answer.phase] < _FULL_LIMITS_S[answer.phase]:
-                state, message = TrialState.CUT_SHORT, f"{message} (the machine's load was {load():.1f})"
+            elif state is TrialState.TIMED_OUT:
+                is_hung = limits_s[answer.phase] >= _FULL_LIMITS_S[answer.phase] and not is_busy()
+                state = TrialState.TIMED_OUT if is_hung else TrialState.CUT_SHORT
+                message = f"{message} (the machine's load was {load():.1f})"
             return Trial(configuration=job.configuration, state=state, message=message, seed=job.seed)
         if answer is None:
             return None

@@ -178,8 +178,8 @@ class Checkup:
 
 def consequence(finding: Finding) -> str:
     """Describe how a search deals with a broken finding, for display."""
-    told = feature_of(finding.probe).consequence
-    return f"a fault in autotune, not in the driver; {told}" if finding.is_ours else told
+    text = feature_of(finding.probe).consequence
+    return f"a fault in autotune, not in the driver; {text}" if finding.is_ours else text
 
 
 def _widest(dtype: str, broken: frozenset[str]) -> int:

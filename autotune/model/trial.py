@@ -49,9 +49,9 @@ class TrialState(enum.Enum):
     LAUNCH_FAILED = "launch failed"
     WRONG_RESULT = "wrong result"
     TIMED_OUT = "timed out"
-    """Hung: it exceeded the full limit, BUILD_LIMIT_S or RUN_LIMIT_S."""
+    """Hung: it exceeded the full limit, BUILD_LIMIT_S or RUN_LIMIT_S, though the machine was not busy."""
     CUT_SHORT = "cut short"
-    """Exceeded a limit that the budget had shortened: on a busy machine a sound kernel may."""
+    """Exceeded a limit that the budget had shortened, or the full limit on a busy machine: a sound kernel may."""
     CRASHED = "crashed"
     TOO_SLOW = "too slow"
     """Only a probe ran: extrapolated, the full launch would take far too long. Or cut off; see `Job.is_cut_off`."""
@@ -190,7 +190,7 @@ class BuildState(enum.Enum):
     """The compiler rejected the source."""
     TIMED_OUT = "timed out"
     CUT_SHORT = "cut short"
-    """It exceeded a limit below BUILD_LIMIT_S."""
+    """It exceeded a limit below BUILD_LIMIT_S, or that limit on a busy machine."""
     CRASHED = "crashed"
     TOOL_FAILED = "tool failed"
     """An exception in autotune itself ended the build; the source may be fine."""
@@ -261,7 +261,7 @@ class Verdict(enum.Enum):
     DEFAULT_FAILED = "default failed"
     """There is no default to compare with: it did not run, or its result was wrong."""
     PROVISIONAL = "provisional"
-    """The best of a search so far, not confirmed by finals."""
+    """Not confirmed by finals: the best of a search so far if it is clearly faster than the default, else that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +269,7 @@ class Winner:
     """The configuration to use for one problem on one device, and the evidence for it.
 
     A gain of 2.0 means twice as fast. `gain_low` and `gain_high` are the 95% interval of the gain over the default;
-    they are 1.0 if the default itself is the winner, as after a tie.
+    they are 1.0 if the default itself is the winner, as after a tie, and NaN for a provisional winner.
     """
 
     device: str
@@ -278,7 +278,8 @@ class Winner:
     configuration: Configuration
     time_ns: Annotated[float, _TIME]
     default_ns: Annotated[float, _TIME]
-    """The default's time under the same conditions: the median gain within a round of the finals times `time_ns`."""
+    """The default's time under the same conditions: the median gain within a round of the finals times `time_ns`. For
+    a provisional winner it is the time in the search, measured at another moment."""
     baseline_ns: Annotated[float | None, _TIME]
     """Time of the family's baseline (such as `naive`), if measured."""
     gain_low: Annotated[float, _TIME, Null(nan)]
@@ -294,8 +295,9 @@ class Winner:
     """`measured`, or `imported` from a table."""
 
     @property
-    def gain_over_default(self) -> float:
-        return self.default_ns / self.time_ns
+    def gain_over_default(self) -> float | None:
+        """The gain that turns with the default showed; None for a provisional winner."""
+        return self.default_ns / self.time_ns if self.is_final else None
 
     @property
     def gain_over_baseline(self) -> float | None:

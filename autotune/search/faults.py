@@ -50,12 +50,12 @@ def known_faults(device: Device, store: Store) -> list[KnownFault]:
     right = store.endings(device, {TrialState.COMPLETE})
     found = [known for name in family_names() for known in find_faults(find_family(name), [*wrong, *right])]
     own = {known.fault for known in found}
-    told = [
+    others = [
         KnownFault(fault=fault, configurations=0)
         for fault in imported
         if fault not in own and not any(e.family == fault.family and fault.matches(e.configuration) for e in right)
     ]
-    return [*found, *told]
+    return [*found, *others]
 
 
 def find_faults(family: KernelFamily, endings: Iterable[Ending]) -> list[KnownFault]:

@@ -76,7 +76,7 @@ class Finals:
         self._knowledge = pipeline.knowledge
         self._pipeline = pipeline
         self._should_stop = should_stop
-        self._times: dict[Configuration, dict[int, float]] = {}
+        self.times: dict[Configuration, dict[int, float]] = {}
         self._samples: dict[Configuration, int] = {}
         self._took_s: dict[Configuration, float] = {}
         """Duration of the latest timing of each, in all."""
@@ -147,32 +147,31 @@ class Finals:
         self._is_bounded = math.isfinite(deadline)
         self._deadline = deadline if self._is_bounded else self._pipeline.clock() + MOST_SECONDS
         self._seconds = self._deadline - self._pipeline.clock()
-        self._times = {c: {} for c in finalists}
+        self.times = {c: {} for c in finalists}
         self._samples = dict.fromkeys(finalists, 0)
-        while self._times:
+        while self.times:
             self._play()
             if self._should_stop():
                 return None
-            self._times = {c: times for c, times in self._times.items() if times}
-            if not self._times:
+            self.times = {c: times for c, times in self.times.items() if times}
+            if not self.times:
                 break
             decision = self._decision()
-            if self._played < significance.LOOKS[0] and decision.gain.ratio < 1:
-                return None  # times of different moments, by which the default is ahead: those of the search decide
+            if decision is None:
+                return None
             if verifications := self._verify(decision.configuration):
                 return self._record(decision, verifications)
         return None
 
-    def _decision(self) -> significance.Decision:
+    def _decision(self) -> significance.Decision | None:
+        """Return what the rounds decide; None if they cannot, since there was no time for the default in them."""
         default, baseline = self._knowledge.default, self._knowledge.family.baseline
         if self._played < significance.LOOKS[0]:
-            decision = significance.decide_early(self._times, default)
-            if default in self._times or not self._knowledge.is_sound(default):
-                return decision
-            # There was no time for the default here: the search has timed it.
-            ratio = self._knowledge.default_ns / self._median_ns(decision.configuration)
-            return dataclasses.replace(decision, gain=significance.Gain(ratio=ratio, low=ratio, high=ratio))
-        return significance.decide(self._times, default, self._incumbent, baseline=baseline)
+            decision = significance.decide_early(self.times, default)
+            has_turns = default in self.times or not self._knowledge.is_sound(default)
+            is_early = has_turns or self._knowledge.is_clear(self._median_ns(decision.configuration))
+            return decision if is_early else None
+        return significance.decide(self.times, default, self._incumbent, baseline=baseline)
 
     @property
     def _incumbent(self) -> Configuration | None:
@@ -185,9 +184,9 @@ class Finals:
         for look in significance.LOOKS:
             if look <= self._played:
                 continue
-            taking_part = list(self._times)
+            taking_part = list(self.times)
             if self._played:
-                taking_part = significance.still_in_question(self._times, self._knowledge.default)
+                taking_part = significance.still_in_question(self.times, self._knowledge.default)
             while taking_part and self._played < look:
                 timer = self._knowledge.timer
                 if not self._play_round(taking_part):
@@ -195,7 +194,7 @@ class Finals:
                 if self._knowledge.timer is not timer:  # all take part again, those that had dropped out as well
                     self._play()
                     return
-                taking_part = [c for c in taking_part if c in self._times]
+                taking_part = [c for c in taking_part if c in self.times]
             if not taking_part:
                 return
 
@@ -212,7 +211,7 @@ class Finals:
                 self._start_again(trial)
                 return not self._should_stop()
             if trial.state is TrialState.COMPLETE and trial.measurement:
-                self._times[configuration][self._played] = trial.time_ns
+                self.times[configuration][self._played] = trial.time_ns
                 self._samples[configuration] += len(trial.measurement.samples_ns)
             else:
                 self._drop(trial)
@@ -223,7 +222,7 @@ class Finals:
 
     def _is_late(self, configuration: Configuration) -> bool:
         """Return whether timing it once more, and then verifying the winner, would exceed the deadline."""
-        if not any(self._times.values()) or (not self._is_bounded and self._played < significance.LOOKS[0]):
+        if not any(self.times.values()) or (not self._is_bounded and self._played < significance.LOOKS[0]):
             return False
         best_ns = self._knowledge.best_ns
         share_s = max(VERIFYING_SHARE * self._seconds, self._verifying_seconds(best_ns, 1))
@@ -269,14 +268,14 @@ class Finals:
     def _start_again(self, trial: Trial) -> None:
         """Discard all times: the device's events were found wrong, and do not compare with the host's clock."""
         self._knowledge.learn(trial)
-        self._times = {c: {} for c in self._times}
-        self._samples = dict.fromkeys(self._times, 0)
+        self.times = {c: {} for c in self.times}
+        self._samples = dict.fromkeys(self.times, 0)
         self._played = 0
 
     def _drop(self, trial: Trial) -> None:
         self._knowledge.learn(trial)
         self.failed.append(trial)
-        del self._times[trial.configuration]
+        del self.times[trial.configuration]
 
     def _record(self, decision: significance.Decision, verifications: int) -> Winner:
         is_early = decision.verdict is Verdict.PROVISIONAL
@@ -287,14 +286,14 @@ class Finals:
             verifications=verifications,
         )
         baseline = self._knowledge.family.baseline
-        if baseline in self._times:
-            over_baseline = significance.gain(self._times, baseline, decision.configuration)
+        if baseline in self.times:
+            over_baseline = significance.gain(self.times, baseline, decision.configuration)
             winner = dataclasses.replace(winner, baseline_ns=over_baseline.ratio * winner.time_ns)
         self._knowledge.store.record_winner(winner)
         return winner
 
     def _median_ns(self, configuration: Configuration) -> float:
-        return float(np.median(list(self._times[configuration].values())))
+        return float(np.median(list(self.times[configuration].values())))
 
 
 def _finalists(best_ns: float) -> int:

@@ -11,7 +11,7 @@ from autotune.model.events import Failure
 from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search.drift import SENTINEL, Drift
-from autotune.search.significance import Decision, Gain
+from autotune.search.significance import CLEARLY_FASTER, UNKNOWN_GAIN, Decision
 from autotune.search.task import Task
 from autotune.store import LOST, Fate, Store, StoredTrial
 
@@ -144,15 +144,19 @@ class Knowledge(Task):
         winner = self.store.winner(self.device.slug, self.problem)
         return winner if winner and winner.is_final else None
 
+    def is_clear(self, time_ns: float) -> bool:
+        """Return whether a time is so far below the default's that it needs no turns to be believed for a while."""
+        return self.default_ns >= CLEARLY_FASTER * time_ns
+
     def record_provisional(self) -> Winner | None:
-        """Store and return the best so far, or the unbeaten default, as a winner that no final has confirmed."""
+        """Store and return a winner without finals: the best so far if it is clearly faster, else the default."""
         ranking = self.ranking
         if not ranking or self.is_default_open:
             return None
         best = ranking[0]
-        ratio = self.default_ns / best.time_ns
-        gain = Gain(ratio=ratio, low=ratio, high=ratio)
-        decision = Decision(configuration=best.configuration, gain=gain, verdict=Verdict.PROVISIONAL)
+        if self.is_sound(self.default) and not self.is_clear(best.time_ns):
+            best = self.known[self.default]
+        decision = Decision(configuration=best.configuration, gain=UNKNOWN_GAIN, verdict=Verdict.PROVISIONAL)
         winner = self.winner(decision, best.time_ns, samples=0, verifications=0)
         self.store.record_winner(winner)
         return winner
@@ -165,7 +169,7 @@ class Knowledge(Task):
             problem=self.problem,
             configuration=decision.configuration,
             time_ns=time_ns,
-            default_ns=decision.gain.ratio * time_ns,
+            default_ns=self.default_ns if math.isnan(decision.gain.ratio) else decision.gain.ratio * time_ns,
             baseline_ns=baseline.time_ns if baseline and baseline.state is TrialState.COMPLETE else None,
             gain_low=decision.gain.low,
             gain_high=decision.gain.high,

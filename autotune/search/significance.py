@@ -5,7 +5,7 @@ round. Repeated looks and picking the best of several would make plain 95% inter
 widened so that 95% holds all the same (`scripts/check_finals` measures how often).
 """
 
-import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +28,11 @@ NARROW = 0.01
 With 0.5% finals chose the same at times that err by 3%."""
 TOLD = 0.05
 """How far the interval of a sure gain may reach, as a share of the gain, and still be informative."""
+LEAST_ROUNDS = 3
+"""Rounds that must all have found a configuration faster before it replaces the default without the rest of the
+finals, unless it was clearly faster."""
+CLEARLY_FASTER = 1.25
+"""Factor from which a configuration replaces the default without finals, on one time of each."""
 _DRAWS = 20_000
 
 
@@ -64,6 +69,7 @@ class Decision:
 
 
 NO_GAIN = Gain(ratio=1.0, low=1.0, high=1.0)
+UNKNOWN_GAIN = Gain(ratio=math.nan, low=math.nan, high=math.nan)
 
 
 def gain(times: Times, reference: Configuration, candidate: Configuration) -> Gain:
@@ -111,16 +117,27 @@ def decide(
     chosen = decision.configuration
     if baseline is None or baseline not in times or gain(times, chosen, baseline).ratio <= 1.0 + NARROW:
         return decision
-    fastest = decide_early(times, default)
-    verdict = Verdict.FASTER if fastest.gain.is_sure else Verdict.TIE
-    return dataclasses.replace(fastest, verdict=verdict if default in times else Verdict.DEFAULT_FAILED)
+    leader = _leader(times)
+    if default not in times:
+        return Decision(configuration=leader, gain=NO_GAIN, verdict=Verdict.DEFAULT_FAILED)
+    over_default = gain(times, default, leader)
+    return Decision(
+        configuration=leader, gain=over_default, verdict=Verdict.FASTER if over_default.is_sure else Verdict.TIE
+    )
 
 
 def decide_early(times: Times, default: Configuration) -> Decision:
-    """Choose the fastest after too few rounds to be sure of anything, with the range of its gains over the default."""
+    """Choose after too few rounds to be sure of anything: the fastest if it was ahead of the default in each.
+
+    In fewer than LEAST_ROUNDS rounds it must have been CLEARLY_FASTER.
+    """
     leader = _leader(times)
-    over_default = gain(times, default, leader) if default in times else NO_GAIN
-    return Decision(configuration=leader, gain=over_default, verdict=Verdict.PROVISIONAL)
+    if default in times:
+        rounds = times[default].keys() & times[leader].keys()
+        least = 1.0 if len(rounds) >= LEAST_ROUNDS else CLEARLY_FASTER
+        if not all(times[default][number] > least * times[leader][number] for number in rounds):
+            leader = default
+    return Decision(configuration=leader, gain=UNKNOWN_GAIN, verdict=Verdict.PROVISIONAL)
 
 
 def _decide(times: Times, default: Configuration, incumbent: Configuration | None) -> Decision:

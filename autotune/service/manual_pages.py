@@ -12,14 +12,14 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from autotune.manual import FOLDER, Topic, read_manual, topic_of_link
+from autotune.manual import PICTURES, Topic, read_manual, topic_of_link
 
 
 def manual_pages() -> dict[str, bytes]:
     """Return the pages by topic and the pictures by file name."""
     topics = read_manual()
     pages = {topic.name: _page(topic, topics).encode() for topic in topics}
-    return pages | {path.name: path.read_bytes() for path in FOLDER.glob("*.svg")}
+    return pages | {path.name: path.read_bytes() for path in PICTURES}
 
 
 def _page(topic: Topic, topics: Sequence[Topic]) -> str:

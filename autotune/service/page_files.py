@@ -21,6 +21,7 @@ _MEDIA = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".png": "image/png",
     ".LICENSE": "text/plain; charset=utf-8",
 }
 HEADERS = {

@@ -293,7 +293,7 @@ class KernelFamily(ABC):
         values = {**limits.constraint_values(), **problem.constraint_values(), **dict(configuration.values)}
         constraints = self.algorithm(configuration.algorithm).constraints
         broken = [f"{c.name}: {c.because}" for c in constraints if not c.condition(values)]
-        return [*broken, *(told(fault) for fault in self.faults(limits) if fault.matches(configuration))]
+        return [*broken, *(reason_of(fault) for fault in self.faults(limits) if fault.matches(configuration))]
 
     def faults(self, limits: DeviceLimits) -> tuple[Fault, ...]:
         """Return the known faults that concern this family, except any that match the baseline, which stays legal."""
@@ -357,7 +357,7 @@ def _texts_in(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.j2"))}
 
 
-def told(fault: Fault) -> str:
+def reason_of(fault: Fault) -> str:
     """Return the reason why a configuration that matches a fault is not valid."""
     return f"known_fault: this driver gets {fault} wrong"
 

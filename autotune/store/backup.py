@@ -160,5 +160,5 @@ def _run(program: str, target: Target, arguments: Sequence[str]) -> None:
         hint = "install the client programs of PostgreSQL (Debian, Ubuntu: apt install postgresql-client)"
         raise StoreError(f"{program} is not installed", hint=hint) from error
     if done.returncode:
-        told = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        raise StoreError(f"{program} failed for {target}: {told[-1][:500]}")
+        lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        raise StoreError(f"{program} failed for {target}: {lines[-1][:500]}")

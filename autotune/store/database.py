@@ -83,8 +83,8 @@ def parse_target(target: str | Path | None) -> Target:
 
 def shown(url: URL) -> str:
     """Return the URL without passwords, for display."""
-    told = {name: value for name, value in url.query.items() if name not in _SECRETS}
-    return url.set(drivername=url.get_backend_name(), query=told).render_as_string(hide_password=True)
+    shown = {name: value for name, value in url.query.items() if name not in _SECRETS}
+    return url.set(drivername=url.get_backend_name(), query=shown).render_as_string(hide_password=True)
 
 
 def server_engine(target: Target) -> Engine:

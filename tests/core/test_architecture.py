@@ -58,6 +58,7 @@ OWNERS = {
     "procrastinate": {"service/store/entries.py", "service/engine.py"},
     "optuna": {"propose/study.py"},
     "rich": {"display"},
+    "shtab": {"cli/completion.py"},
     "tree_sitter": {"own/kernel_file/syntax.py"},
     "tree_sitter_c": {"own/kernel_file/syntax.py"},
     "fastapi": {"service"},

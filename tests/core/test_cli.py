@@ -23,7 +23,8 @@ import autotune
 from autotune import __main__ as loading
 from autotune import cli, search
 from autotune.cli import main, presets
-from autotune.cli.arguments import Command, make_parser, parse_budget
+from autotune.cli.arguments import Command, make_parser, parse_duration
+from autotune.cli.models import step_tokens
 from autotune.cli.output import write
 from autotune.cli.run import _tell_duration
 from autotune.device import clocks, discovery
@@ -235,6 +236,29 @@ def test_every_command_has_help_with_an_example(command: str, capsys: pytest.Cap
         main([command, "--help"])
     assert caught.value.code == 0
     assert f"autotune {command}" in capsys.readouterr().out.split("\nexample")[1]
+
+
+def test_help_has_a_line_for_each_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line for line in lines if line.startswith("  ") and line.split()[0] in COMMANDS]
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+    assert max(map(len, listed)) <= 80
+
+
+def test_bash_completes_commands_and_options() -> None:
+    script = subprocess.run([sys.executable, "-m", "autotune", "completion", "bash"], capture_output=True, text=True)
+    words = (
+        script.stdout
+        + """
+function complete_with { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_autotune; echo "${COMPREPLY[*]}"; }
+complete_with autotune ver
+complete_with autotune run --dead
+"""
+    )
+    done = subprocess.run(["bash", "-c", words], capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["verify", "--deadline"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -536,7 +560,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     [("10min", 600), ("90s", 90), ("10m", 600), ("1.5h", 5400), ("1h30m", 5400), ("2M5S", 125), (" 0.5s ", 0.5)],
 )
 def test_budget_reads_times(text: str, seconds: float) -> None:
-    assert parse_budget(text) == seconds
+    assert parse_duration("--budget", text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -545,7 +569,7 @@ def test_budget_reads_times(text: str, seconds: float) -> None:
 )
 def test_budget_refuses_the_rest(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_budget(text)
+        parse_duration("--budget", text)
 
 
 # devices and presets
@@ -812,6 +836,51 @@ def test_the_second_interrupt_unwinds_and_the_third_ends_unless_interrupts_are_i
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == expected
+
+
+def test_a_deadline_ends_the_search_in_time(tune: FakeTune, database: str) -> None:
+    assert main([*RUN, "--deadline", "100s", "--db", database]) == 0
+    assert tune.budget.seconds is not None
+    assert tune.budget.trials is None and 50 < tune.budget.seconds < 80, "finals and the report take time, too"
+    assert main([*RUN, "--deadline", "100s", "--budget", "20s", "--db", database]) == 0
+    assert tune.budget.seconds == 20
+
+
+def test_what_a_deadline_breaks_off_has_its_own_exit_status(
+    tune: FakeTune, database: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tune.during = lambda: os.kill(os.getpid(), signal.SIGALRM)
+    assert main([*RUN, "--deadline", "1h", "--json", "--db", database]) == 124
+    told = capfd.readouterr()
+    assert "the deadline is near" in told.err and json.loads(told.out)["is_complete"] is False
+
+    def stuck() -> None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGALRM)
+
+    tune.during = stuck
+    assert main([*RUN, "--deadline", "1h", "--db", database]) == 124
+    assert "the deadline is reached; every stored trial is kept" in capfd.readouterr().err
+
+
+def test_a_deadline_requests_a_stop_then_interrupts_then_ends_the_process() -> None:
+    code = (
+        "import time\n"
+        "from autotune.cli.interrupts import DeadlineInterrupt, Interrupts\n"
+        "with Interrupts('the running trial', began=time.monotonic(), deadline_s=0.5) as interrupts:\n"
+        "    while not interrupts.are_requested:\n"
+        "        pass\n"
+        "    print(interrupts.is_late, flush=True)\n"
+        "    try:\n"
+        "        while True:\n"
+        "            pass\n"
+        "    except DeadlineInterrupt:\n"
+        "        print('interrupted', flush=True)\n"
+        "    while True:\n"
+        "        pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (124, "True\ninterrupted\n")
 
 
 # lookup and export
@@ -1166,7 +1235,7 @@ def test_texts_for_people() -> None:
     assert failures_text({}) == ""
     problem = GemmProblem(m=1, n=1, k=1)
     assert gain_text(_winner(problem, is_default=True)) == "= default"
-    assert gain_text(_winner(problem, samples=0)) == "2x (provisional)"
+    assert gain_text(_winner(problem, samples=0)) == "provisional"
     assert gain_text(_winner(problem)) == "2x (1.9 to 2.1)"
     assert gain_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "= default"
     assert gain_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "default fails"
@@ -1194,7 +1263,7 @@ def test_the_table_of_a_run_tells_gain_tie_and_samples() -> None:
     header, _, *rows = [[cell.strip() for cell in line.split("|")] for line in stream.getvalue().splitlines()[:6]]
     columns = [header.index(name) for name in ("vs default", "samples", "verifications")]
     assert [[row[column] for column in columns] for row in rows] == [
-        ["2x (1.9 to 2.1)", "11", "60"], ["= default", "11", "20"], ["2x (provisional)", "", ""],
+        ["2x (1.9 to 2.1)", "11", "60"], ["= default", "11", "20"], ["provisional", "", ""],
         ["-", "", ""],
     ]  # fmt: skip
 
@@ -1217,9 +1286,40 @@ def test_total_weighs_by_calls_and_says_what_it_leaves_out() -> None:
         _outcome(Request(problem=other), None),
     ]
     expected = (
-        "total of 12 calls: 30 ms before (default), 20 ms after: 1.5x; 1 of 3 shapes have no winner and are not counted"
+        "total of 12 calls: 30 ms before (default), 20 ms after: 1.5x; "
+        "1 of 3 shapes have no confirmed winner and are not counted"
     )
     assert total_text(outcomes) == expected
+
+
+def test_a_run_of_a_model_tells_tokens_a_second_and_prints_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    problems = [GemmProblem(m=1, n=1, k=1), GemmProblem(m=2, n=2, k=2)]
+    won = [_outcome(Request(problem=problem, calls=10, label="a|b"), _winner(problem, 1e6)) for problem in problems]
+    print_outcomes(won, sys.stdout, is_markdown=True, tokens=4)
+    head, rule, first, second, blank, total, rate = capsys.readouterr().out.splitlines()
+    assert {line.replace("\\|", "").count("|") for line in (head, rule, first, second)} == {head.count("|")}
+    assert head.startswith("| shape | time |") and rule.startswith("| --- | --: |") and blank == ""
+    assert total.startswith("total of 20 calls: 40 ms before") and "a\\|b" in first
+    assert rate == "with these products alone, 100 tokens/s before, 200 after"
+    print_outcomes([*won, _outcome(REQUEST, None)], sys.stdout, tokens=4)
+    assert "tokens/s" not in capsys.readouterr().out, "some products have no time"
+
+
+@pytest.mark.parametrize(
+    ("presets", "files", "tokens", "expected"),
+    [
+        (["llama-3.2-1b-q4_0-decode"], [], None, 1),
+        (["llama-3.2-1b-q4_0-decode", "resnet50"], [], None, 0),
+        (["resnet50"], [], None, 0),
+        ([], [Path("model.gguf")], 32, 32),
+        ([], [Path("model.gguf")], None, 1),
+        ([], [Path("shapes.txt")], None, 0),
+    ],
+)
+def test_tokens_of_a_step_are_those_of_one_model(
+    presets: list[str], files: list[Path], tokens: int | None, expected: int
+) -> None:
+    assert step_tokens(presets, files, tokens) == expected
 
 
 class Terminal(io.StringIO):

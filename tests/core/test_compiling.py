@@ -187,6 +187,18 @@ def test_a_compiler_that_hangs_is_ended(store: Store, log: Path, monkeypatch: py
     assert build.source_hash == job.source_hash
 
 
+@pytest.mark.parametrize(("load", "state"), [(0.0, BuildState.TIMED_OUT), (1e4, BuildState.CUT_SHORT)])
+def test_a_full_limit_proves_a_hang_on_a_quiet_machine_only(
+    load: float, state: BuildState, store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_HOW", "hang")
+    monkeypatch.setattr("autotune.measure.build_pool.BUILD_LIMIT_S", 0.3)
+    monkeypatch.setattr("autotune.device.processors.load", lambda: load)
+    job = Task(DEVICE, PROBLEM).build_job(FAMILY.baseline)
+    with BuilderPool(1, EVIL) as pool:
+        assert pool.submit(dataclasses.replace(job, limit_s=0.3)).result().state is state
+
+
 def test_complaints_that_differ_in_numbers_only_are_one(
     store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -460,3 +460,21 @@ def test_the_command_fails_where_no_search_can_work(
     out = capsys.readouterr().out
     assert "broken   empty kernel: killed by SIGSEGV" in out
     assert out.splitlines()[-1].startswith("verdict: no search is possible here")
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        ("dlopen failed: spin.so: failed to map segment from shared object", "POCL_CACHE_DIR"),
+        ("killed by SIGSEGV", "this PoCL cannot compile for this processor"),
+    ],
+)
+def test_the_hint_of_a_device_on_which_nothing_runs_names_the_cause(
+    message: str, hint: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Finding(probe=EMPTY_KERNEL, health=Health.BROKEN, message=message)
+    monkeypatch.setattr(autotune.measure.doctor, "examine", lambda *_, **__: Checkup(findings=(broken,), is_full=True))
+    device = dataclasses.replace(CAPABLE, version="OpenCL 3.0 PoCL 3.0")
+    with pytest.raises(AutotuneError) as raised:
+        examined(device, store, SOME_WORKER)
+    assert hint in (raised.value.hint or "")

@@ -283,7 +283,7 @@ def test_markdown_keeps_its_columns(store: Store) -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 4 + len(store.best())
     assert {line.replace(r"\|", "").count("|") for line in rows} == {9}
-    assert "= default" in text and ", provisional" in text and "(1.90 to 2.10)" in text
+    assert "= default" in text and "| provisional |" in text and "(1.90 to 2.10)" in text
 
 
 # The header in C

@@ -238,7 +238,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     (ENTRY + "gain_low", 2.2, "devices[0].entries[0].gain_low: is above gain_high"),
     (ENTRY + "gain_low", -1, "devices[0].entries[0].gain_low: must be above 0"),
     (ENTRY + "gain_over_default", 20.0, "gain_over_default: does not follow from the times, which give 2.0"),
-    (ENTRY + "gain_over_default", None, "gain_over_default: must be a number, not null"),
+    (ENTRY + "gain_over_default", None, "gain_over_default: does not follow from the times, which give 2.0"),
     (ENTRY + "gain_over_baseline", 2.0, "gain_over_baseline: does not follow from the times, which give None"),
     (ENTRY + "gflops", 1e9, "gflops: does not follow from the times"),
     (ENTRY + "samples", -1, "devices[0].entries[0].samples: must be from 0"),

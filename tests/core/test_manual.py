@@ -26,7 +26,7 @@ import pytest
 
 from autotune.cli.arguments import make_parser
 from autotune.errors import UsageError
-from autotune.manual import FOLDER, TOPICS, for_terminal, read_manual, read_topic
+from autotune.manual import FOLDER, PICTURES, TOPICS, for_terminal, read_manual, read_topic
 from autotune.model.device import Device
 from factories import Run
 from waiting import HANG_S
@@ -128,6 +128,12 @@ def test_code_runs_and_prints_what_is_shown(page: Path, tmp_path: Path, environm
                 assert matches(shown, done.stdout), f"{where}: {command} prints\n{done.stdout}"
 
 
+def test_the_page_of_the_python_interface_is_what_the_docstrings_say() -> None:
+    script = Path(__file__).parents[2] / "scripts/python_reference"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_code_that_does_not_run_says_why(page: Path) -> None:
     for block in blocks(page.read_text(encoding="utf-8")):
@@ -187,7 +193,7 @@ def test_every_page_is_a_topic_and_every_picture_is_shown() -> None:
     for topic in read_manual():
         assert re.match(r"# \w", topic.text), topic.name
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    for picture in FOLDER.glob("*.svg"):
+    for picture in PICTURES:
         assert picture.name in text
 
 
@@ -265,10 +271,10 @@ class TestService:
         pytest.importorskip("fastapi")
         from autotune.service.manual_pages import manual_pages
 
-        return {name: data.decode() for name, data in manual_pages().items()}
+        return {name: data.decode(errors="replace") for name, data in manual_pages().items()}
 
     def test_every_topic_and_picture_has_a_page(self, pages: dict[str, str]) -> None:
-        assert set(pages) == {*TOPICS, *(path.name for path in FOLDER.glob("*.svg"))}
+        assert set(pages) == {*TOPICS, *(path.name for path in PICTURES)}
 
     def test_pages_have_only_what_the_policy_allows(self, pages: dict[str, str]) -> None:
         for name in TOPICS:
@@ -318,7 +324,7 @@ def test_wheel_and_sdist_hold_the_manual(tmp_path: Path) -> None:
             cwd=ROOT, check=True, capture_output=True,
         )  # fmt: skip
     (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
-    names = {path.name for path in FOLDER.iterdir() if path.suffix in (".md", ".svg")}
+    names = {path.name for path in FOLDER.iterdir() if path.suffix == ".md" or path in PICTURES}
     assert {f"autotune/manual/{name}" for name in names} <= set(zipfile.ZipFile(wheel).namelist())
     listed = subprocess.run(["tar", "tzf", sdist], check=True, capture_output=True, text=True).stdout.splitlines()
     assert {name for name in names if any(path.endswith(f"autotune/manual/{name}") for path in listed)} == names

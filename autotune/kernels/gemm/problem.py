@@ -276,9 +276,9 @@ class GemmProblem(Problem):
             elif equals and name in cls.__dataclass_fields__ and name not in ("m", "n", "k", *_TEXTS):
                 values[name] = whole_number(digits, wrong)
             else:
-                told = f"{wrong.message}: {word[:40]!r} is not a layout, numeric mode or value"
+                message = f"{wrong.message}: {word[:40]!r} is not a layout, numeric mode or value"
                 hint = did_you_mean(word, _WORDS) or f"such as 512,512,512 nt batch=12, and {', '.join(MODES)}"
-                raise ProblemError(told, hint=hint)
+                raise ProblemError(message, hint=hint)
         if len(values.keys() & {"m", "n", "k"}) < 3:
             raise wrong
         return cls(**values)

@@ -220,9 +220,9 @@ class GemmCase(Case):
 
 def _draw(rng: np.random.Generator, dtype: str, count: int) -> Draw:
     """Return how the next numbers will be drawn."""
-    told: Mapping[str, Any] = rng.bit_generator.state
-    half = told["uinteger"] if told["has_uint32"] else None
-    numbers = told["state"]
+    state: Mapping[str, Any] = rng.bit_generator.state
+    half = state["uinteger"] if state["has_uint32"] else None
+    numbers = state["state"]
     return Draw(dtype=dtype, count=count, state=numbers["state"], increment=numbers["inc"], half=half)
 
 

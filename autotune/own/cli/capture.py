@@ -28,7 +28,7 @@ _MEBIBYTE = 2**20
     examples=("capture -- ./app --size 512", "capture -o kernels --top 5 -- python app.py"),
 )
 def capture_command(options: argparse.Namespace) -> int:
-    """Run a program, and write kernel files for autotune tune from the OpenCL kernels that take most of its time.
+    """Run a program and write files of its slowest OpenCL kernels; autotune tune reads them.
 
     Each gets a folder with its source, and with the contents of its arguments before and after one launch.
     """

@@ -51,7 +51,7 @@ REASONS = {
     examples=("check kernel.toml", "check kernel.toml --device adreno cpu --small"),
 )
 def check_command(options: argparse.Namespace) -> int:
-    """Run the default of a kernel file at all its sizes, on every device, and compare it with the reference.
+    """Compare the default of a kernel file with its reference; at all its sizes, on every device.
 
     Where Oclgrind is installed, it looks for data races, accesses outside a buffer and uninitialised values, at the
     sizes listed under `check`.

@@ -5,13 +5,15 @@ from pathlib import Path
 
 from autotune.cli.arguments import (
     DATABASE,
+    DEADLINE,
     JSON,
     LEARN_FROM,
+    MARKDOWN,
     QUIET,
     WIDE,
     argument,
-    budget,
     command,
+    duration,
     flag,
     integer,
     seed,
@@ -25,12 +27,14 @@ from autotune.cli.run import read_requests, tune_requests
     argument("--device", metavar="D", default="cpu", help="as of autotune run (cpu)"),
     words("--shape", "SHAPE", "sizes in the order of the file, or as m=512,n=512; those of the file unless given"),
     integer("--trials", 1, 10**9, "at most N new trials for each shape"),
-    budget("time for all shapes: 90s, 10m, 1h30m"),
+    duration("--budget", "time for all shapes: 90s, 10m, 1h30m"),
+    DEADLINE,
     LEARN_FROM,
     seed("seed of the proposals; inputs are drawn afresh in every run"),
     flag("--retry-quarantined", "begin with the configurations that crashed, hung or were running in a killed run"),
     QUIET,
     WIDE,
+    MARKDOWN,
     DATABASE,
     JSON,
     examples=(
@@ -40,7 +44,7 @@ from autotune.cli.run import read_requests, tune_requests
     ),
 )
 def tune_command(options: argparse.Namespace) -> int:
-    """Search for the fastest configuration of your own kernel, which a TOML file describes."""
+    """Search for the fastest configuration of a kernel of your own; a TOML file describes it."""
     from autotune.own.tuning import use_file
 
     family = use_file(options.file)
@@ -48,5 +52,6 @@ def tune_command(options: argparse.Namespace) -> int:
     usual = {
         "family": family.name, "misses": False, "algorithm": [], "until_gain": None, "sampler": "ours",
         "sampler_options": "", "crossover": False, "sustained": False,
+        "preset": [], "shapes": [], "tokens": None,
     }  # fmt: skip
     return tune_requests(argparse.Namespace(**vars(options), **usual), own, [] if own else family.requests)

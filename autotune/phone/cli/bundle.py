@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.cli.arguments import BUNDLED, DATABASE, JSON, QUIET, WIDE, argument, command, family
+from autotune.cli.arguments import BUNDLED, DATABASE, JSON, MARKDOWN, QUIET, WIDE, argument, command, family
 from autotune.cli.output import print_result, require_winners, tell
 from autotune.cli.run import check_algorithms, wanted_requests
 from autotune.errors import ProblemError, UsageError
@@ -21,7 +21,7 @@ from autotune.model.trial import Request
     examples=("bundle --device adreno --preset llama-1b-decode --budget 50m -o job.zip",),
 )
 def bundle_command(options: argparse.Namespace) -> int:
-    """Pack the tuning of shapes into a file that runs on a device without a way back, such as one of a device farm."""
+    """Pack the tuning of shapes into a file that runs elsewhere; on a device without a way back, as in device farms."""
     if options.budget is None:
         raise UsageError("a bundle needs a time", hint="--budget 50m")
     if not (options.shape or options.shapes or options.preset):
@@ -73,12 +73,13 @@ def bundle_command(options: argparse.Namespace) -> int:
     argument("result", metavar="RESULT", type=Path, help="result.bin, or the folder or ZIP archive that it is in"),
     family("that of your own kernel which the bundle tunes", default=None),
     WIDE,
+    MARKDOWN,
     DATABASE,
     JSON,
     examples=("collect result.bin", "collect artifacts.zip --db phone.sqlite"),
 )
 def collect_command(options: argparse.Namespace) -> int:
-    """Check what a bundle found, and store and report it like the results of a run."""
+    """Check what a bundle found and store it; report it like the results of a run."""
     from autotune.cli.run import forget_tuned
     from autotune.display.results import print_failures
     from autotune.phone.bundle.collect import collect

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.arguments import JSON, QUIET, SERVER, WANTED, WIDE, command, flag, integer
+from autotune.cli.arguments import JSON, MARKDOWN, QUIET, SERVER, WANTED, WIDE, command, flag, integer
 from autotune.cli.interrupts import STOPPED
 from autotune.cli.models import lines_of_shapes, tokens_of
 from autotune.cli.output import print_json, print_result, tell
@@ -27,7 +27,7 @@ MAX_JOB = 2**31 - 1
     ),
 )
 def submit_command(options: argparse.Namespace) -> int:
-    """Submit shapes to tune to a service, without waiting for the results."""
+    """Submit shapes for a service to tune; it does not wait for the results."""
     with open_client(options) as client:
         job = submitted(client, options)
         if options.json:
@@ -43,6 +43,7 @@ def submit_command(options: argparse.Namespace) -> int:
     flag("--follow", "show the job's progress until it ends, then its table"),
     QUIET,
     WIDE,
+    MARKDOWN,
     *SERVER,
     JSON,
     examples=("jobs --server http://10.0.0.5:8765", "jobs 3 --follow --server http://10.0.0.5:8765"),
@@ -196,11 +197,17 @@ def run_elsewhere(options: argparse.Namespace) -> int:
 
 def _refuse_what_stays_here(options: argparse.Namespace) -> None:
     """Raises UsageError for options that a job of the service does not support."""
-    given = [
-        name
-        for name in ("misses", "retry_quarantined", "sustained", "learn_from", "db", "until_gain", "sampler_options")
-        if getattr(options, name)
-    ]
+    local = (
+        "misses",
+        "deadline",
+        "retry_quarantined",
+        "sustained",
+        "learn_from",
+        "db",
+        "until_gain",
+        "sampler_options",
+    )
+    given = [name for name in local if getattr(options, name)]
     if options.sampler != "ours":
         given.append("sampler")
     if given:

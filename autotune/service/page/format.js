@@ -30,7 +30,7 @@ export function gain(entry) {
   if (entry.verdict === "tie") return "1× (tie)";
   if (entry.verdict === "default failed") return "default fails";
   if (entry.is_default) return "1× (is default)";
-  if (!entry.samples) return `${ratio(entry.gain_over_default)} (provisional)`;
+  if (!entry.samples) return "provisional";
   if (entry.gain_low === null || entry.gain_high === null) return ratio(entry.gain_over_default);
   // A digit more where the bounds would look alike.
   const [low, high] = [entry.gain_low, entry.gain_high];

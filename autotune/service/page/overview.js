@@ -15,7 +15,7 @@ export const median = (values) => {
 };
 
 const total = (entries, of) => entries.reduce((sum, entry) => sum + of(entry), 0);
-const compared = (entries) => entries.filter((e) => e.verdict !== "default failed");
+const compared = (entries) => entries.filter((e) => e.gain_over_default !== null && e.verdict !== "default failed");
 const kindOf = ({ problem }) => problem.mode ?? problem.dtype ?? "";
 
 export function overview(slug, family, entries, calls) {

@@ -69,8 +69,13 @@ def _network(name: str, layers: list[Layer]) -> Network:
 
 
 def compared(winners: Sequence[Winner]) -> list[Winner]:
-    """Return the winners that have a default to be compared with."""
-    return [winner for winner in winners if winner.verdict is not Verdict.DEFAULT_FAILED]
+    """Return the winners that finals compared with a default."""
+    return [winner for winner in winners if winner.is_final and winner.verdict is not Verdict.DEFAULT_FAILED]
+
+
+def gain(winner: Winner) -> float:
+    """Return a winner's gain over the default; 1 for a provisional winner, which has none."""
+    return winner.gain_over_default or 1.0
 
 
 def gains_text(winners: Sequence[Winner]) -> str:
@@ -79,20 +84,20 @@ def gains_text(winners: Sequence[Winner]) -> str:
     if not known:
         return ""
     total = sum(winner.default_ns for winner in known) / sum(winner.time_ns for winner in known)
-    return f"{median(winner.gain_over_default for winner in known):.3g}x in the median, {total:.3g}x in total"
+    return f"{median(gain(winner) for winner in known):.3g}x in the median, {total:.3g}x in total"
 
 
 def sizes_by_gain(winners: Sequence[Winner]) -> list[int]:
     """Return how many sizes gained over the default by each range of EDGES."""
     found = [0] * len(EDGES)
     for winner in compared(winners):
-        found[max((n for n, low in enumerate(EDGES) if winner.gain_over_default >= low), default=0)] += 1
+        found[max((n for n, low in enumerate(EDGES) if gain(winner) >= low), default=0)] += 1
     return found
 
 
 def step(winner: Winner) -> int:
     """Return the number of the range of STEPS that a gain over the default is in."""
-    return sum(winner.gain_over_default >= end for end in STEPS)
+    return sum(gain(winner) >= end for end in STEPS)
 
 
 def share_of_limit(winners: Sequence[Winner]) -> Callable[[Winner], float]:
