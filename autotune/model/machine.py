@@ -37,11 +37,6 @@ class Machine:
     reads_images: bool = False
     """Whether images have a path of their own, on which B is read faster than from buffers."""
 
-    @property
-    def is_tight(self) -> bool:
-        """Whether there are fewer registers than in most Adrenos, as in the 660, for which large kernels spill."""
-        return self.registers < 49152
-
 
 UNKNOWN = Machine()
 """The machine of a device of which nothing is known."""

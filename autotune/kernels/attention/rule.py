@@ -13,9 +13,8 @@ from autotune.kernels.attention.problem import MAX_LENGTH
 from autotune.kernels.combination import LAST_GROUP, SECOND_LAUNCH
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
-from autotune.model.machine import Machine
 from autotune.space.expression import Expression
-from autotune.space.family import Starts, ranked
+from autotune.space.family import ranked
 
 FLOATS, NARROW, ANY = range(3)
 """Types of K and V that a vector width is meant for: float32, types with fewer bits, any."""
@@ -42,7 +41,7 @@ _LARGE_GPU = 24
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
     found: dict[Configuration, dict[str, int]] = {}
-    device = _Device.of(limits, Starts(starts).machine)
+    device = _Device.of(limits)
     for configuration, numbers in _of_processor(device) if limits.is_cpu else _of_gpu(device):
         found.setdefault(configuration, {**_ALL, **numbers})
     return ranked(starts, found | {BASELINE: _ALL}, _ALL)
@@ -62,11 +61,9 @@ class _Device:
     has_matrices: bool
     has_local_memory: bool
     """Whether local memory is another than global memory."""
-    is_tight: bool
-    """Whether it is an Adreno with few registers."""
 
     @classmethod
-    def of(cls, limits: DeviceLimits, machine: Machine) -> "_Device":
+    def of(cls, limits: DeviceLimits) -> "_Device":
         facts = limits.constraint_values()
         return cls(
             compute_units=max(limits.compute_units, 1),
@@ -75,7 +72,6 @@ class _Device:
             join="shuffle" if facts["has_ptx"] else "sub_group" if facts["has_sub_group_shuffle"] else "local",
             has_matrices=limits.has_matrix_units,
             has_local_memory=limits.local_memory_is_dedicated or bool(facts["has_ptx"]),
-            is_tight=bool(facts["has_qcom_compiler"]) and machine.is_tight,
             combine=LAST_GROUP + limits.ordering if limits.ordering else SECOND_LAUNCH,
         )
 
@@ -135,11 +131,11 @@ def _by_matrices(device: _Device) -> _Listed:
 def _few_rows(device: _Device) -> _Listed:
     """Yield the rows of a group, up to 16, in one work-group, so that keys are read once."""
     spelling = "operator" if device.is_large else "mad"  # Mesa's Adreno compiler fuses mad() alone
-    most = 8 if device.is_large else 2 if device.is_tight else 4  # Adreno's compiler moves more out of registers
-    groups = [(1, 4, 128), (2, 4, 128), (4, 2, 128), (8, 2, 128), (8, 1, 128), (4, 1, 128)]
-    if device.is_tight:
-        groups = [(1, 2, 128), (2, 1, 128)]
-    for rows, keys, group in (*groups, (1, 1, 128), (4, 1, 32), (1, 1, 32), (1, 1, 16)):
+    most = 8 if device.is_large else 4  # Adreno's compiler moves more out of registers
+    for rows, keys, group in (
+        (1, 4, 128), (2, 4, 128), (4, 2, 128), (8, 2, 128), (8, 1, 128), (4, 1, 128), (1, 1, 128), (4, 1, 32),
+        (1, 1, 32), (1, 1, 16),
+    ):  # fmt: skip
         if rows > most:
             continue
         numbers = {

@@ -45,6 +45,8 @@ _LARGE_GPU = 16
 """Compute units from which a GPU with local memory of its own, if it is no Adreno, keeps macro-tiles there."""
 _ROOMY_ADRENO = 4
 """Compute units from which an Adreno is of a generation whose kernels may use more registers: 730 and later."""
+_ROOMY_REGISTERS = 49152
+"""Registers of a compute unit of most Adrenos."""
 _WIDE_LANES = 16
 """float32 in a vector register from which a processor has 32 such registers."""
 
@@ -80,7 +82,7 @@ class _Device:
     """float32 in a vector register of a processor."""
     is_adreno: bool
     is_tight: bool
-    """Whether it is an Adreno with few registers."""
+    """Whether it is an Adreno with fewer registers than most, as the 660."""
     adds_in_half: bool
     """Whether it is an Adreno, on which half precision has 1.5 times the rate, whose driver has all of that."""
     has_lines: bool
@@ -102,7 +104,7 @@ class _Device:
             join="shuffle" if has_ptx else "tree",
             lanes=limits.native_vector_float32,
             is_adreno=is_adreno,
-            is_tight=is_adreno and machine.is_tight,
+            is_tight=is_adreno and machine.registers < _ROOMY_REGISTERS,
             adds_in_half=is_adreno and bool(facts["has_half_functions"]),
             has_lines=limits.has_images and limits.max_image_line > 0,
             integer_dot=next((name for name, fact in dots.items() if facts[fact] and not limits.is_cpu), "off"),
@@ -266,8 +268,9 @@ def _of_phone(device: _Device) -> _Listed:
     # What a work-item reads of the activations serves all of its rows.
     many = {4: 8192, 2: 1024, 1: 1} if device.is_adreno else {4: MAX_ELEMENTS, 2: 4096, 1: 1}
     for columns, shapes in _SHARED_OUT.items():
+        shapes = tuple(shape for shape in shapes if not device.is_tight or shape != (8, 2))  # which would spill
         for slices, rows in shapes:
-            if (columns > 2 and rows > 1 and not is_roomy) or (device.is_tight and (slices, rows) == (8, 2)):
+            if columns > 2 and rows > 1 and not is_roomy:
                 continue
             for whole in (0, 1) if slices * rows < 16 else (0,):
                 wanted = {**_columns(columns, whole), "least_m": many[rows]}

@@ -9,7 +9,6 @@ from itertools import product
 
 from autotune.kernels.rows.algorithms import IS_ROPE, IS_SPREAD
 from autotune.kernels.rows.problem import MAX_LENGTH
-from autotune.kernels.shared_rows import of_standards
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
@@ -41,7 +40,7 @@ _Numbers = dict[str, int]
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
     has_ptx = limits.constraint_values()["has_ptx"] == 1
-    return ranked(of_standards(starts), _named_by_rule(limits.is_cpu, limits.compute_units, has_ptx), _ALL)
+    return ranked(starts, _named_by_rule(limits.is_cpu, limits.compute_units, has_ptx), _ALL)
 
 
 @cache
