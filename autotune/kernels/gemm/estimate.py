@@ -285,13 +285,15 @@ class _Shape:
         return self.depth * (outputs + _MATRIX_LOADS * (self.tile_m + self.tile_n) + _MATRIX_READS * reads)
 
     def _work_of_item(self, near: int) -> int:
+        has_dots = self.text("integer_dot") not in ("", "off")
         if self.is_tiled:
-            slowness = 1 if self.text("integer_dot") in ("", "off") else _DOT_SLOWNESS
+            slowness = _DOT_SLOWNESS if has_dots else 1
             return slowness * self.tile_m * self.tile_n + near * (self.tile_m + self.tile_n) // 2
         near_a = near * 2 if self.text("loads") == "vload" else near
         near_b = near // 2 if self.text("b_storage") in ("image", "image_view") else near_a
         near_a = near // 2 if self.text("a_storage") in ("image", "image_view") else near_a
-        return self.tile_m * self.tile_n + near_a * self.tile_m + near_b * self.tile_n
+        products, loads = self.tile_m * self.tile_n, near_a * self.tile_m + near_b * self.tile_n
+        return (_DOT_SLOWNESS * products + loads) // 4 if has_dots else products + loads
 
     def _work_of_item_on_cpu(self, weights: _Weights) -> int:
         """Return the cost of a work-item, which fills the vector unit itself.

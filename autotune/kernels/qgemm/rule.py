@@ -13,8 +13,9 @@ from autotune.kernels.qgemm.formats import by_format
 from autotune.kernels.qgemm.problem import MAX_ELEMENTS
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import Machine
 from autotune.space.expression import Expression
-from autotune.space.family import ranked
+from autotune.space.family import Starts, ranked
 
 _IN_HALF = by_format(lambda f: int(not (f.has_zero_points or f.name in ("q4_k", "q6_k"))))
 """Formats that add up in half precision in fewer issue slots on Adreno: one scale for 32, no offset but a constant."""
@@ -44,6 +45,8 @@ _LARGE_GPU = 16
 """Compute units from which a GPU with local memory of its own, if it is no Adreno, keeps macro-tiles there."""
 _ROOMY_ADRENO = 4
 """Compute units from which an Adreno is of a generation whose kernels may use more registers: 730 and later."""
+_ROOMY_REGISTERS = 49152
+"""Registers of a compute unit of most Adrenos."""
 _WIDE_LANES = 16
 """float32 in a vector register from which a processor has 32 such registers."""
 
@@ -62,7 +65,7 @@ _Listed = Iterator[tuple[Configuration, Numbers]]
 @cache
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
-    return ranked(starts, _named_by_rule(_Device.of(limits)), _ANY)
+    return ranked(starts, _named_by_rule(_Device.of(limits, Starts(starts).machine)), _ANY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,8 @@ class _Device:
     lanes: int
     """float32 in a vector register of a processor."""
     is_adreno: bool
+    is_tight: bool
+    """Whether it is an Adreno with fewer registers than most, as the 660."""
     adds_in_half: bool
     """Whether it is an Adreno, on which half precision has 1.5 times the rate, whose driver has all of that."""
     has_lines: bool
@@ -87,7 +92,7 @@ class _Device:
     has_matrices: bool
 
     @classmethod
-    def of(cls, limits: DeviceLimits) -> "_Device":
+    def of(cls, limits: DeviceLimits, machine: Machine) -> "_Device":
         facts = limits.constraint_values()
         dots = {"ptx": "has_ptx_integer_dot", "khr": "has_khr_integer_dot", "arm": "has_arm_integer_dot"}
         is_adreno, has_ptx = bool(facts["has_qcom_compiler"]), bool(facts["has_ptx"])
@@ -99,6 +104,7 @@ class _Device:
             join="shuffle" if has_ptx else "tree",
             lanes=limits.native_vector_float32,
             is_adreno=is_adreno,
+            is_tight=is_adreno and machine.registers < _ROOMY_REGISTERS,
             adds_in_half=is_adreno and bool(facts["has_half_functions"]),
             has_lines=limits.has_images and limits.max_image_line > 0,
             integer_dot=next((name for name, fact in dots.items() if facts[fact] and not limits.is_cpu), "off"),
@@ -262,6 +268,7 @@ def _of_phone(device: _Device) -> _Listed:
     # What a work-item reads of the activations serves all of its rows.
     many = {4: 8192, 2: 1024, 1: 1} if device.is_adreno else {4: MAX_ELEMENTS, 2: 4096, 1: 1}
     for columns, shapes in _SHARED_OUT.items():
+        shapes = tuple(shape for shape in shapes if not device.is_tight or shape != (8, 2))  # which would spill
         for slices, rows in shapes:
             if columns > 2 and rows > 1 and not is_roomy:
                 continue

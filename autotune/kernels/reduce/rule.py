@@ -9,10 +9,11 @@ from functools import cache
 
 from autotune.kernels.combination import LAST_GROUP, SECOND_LAUNCH, one_launch_variants
 from autotune.kernels.reduce.problem import MAX_LENGTH
+from autotune.kernels.shared_rows import of_standards
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
-from autotune.space.family import ranked
+from autotune.space.family import Starts, ranked
 
 ESTIMATE = Expression(
     "(order + 1) * (least_channels <= channels and channels <= most_channels and"
@@ -30,6 +31,7 @@ def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mappi
 
     Each comes with the numbers that `ESTIMATE` needs.
     """
+    starts = Starts(of_standards(starts), Starts(starts).machine)
     in_one_launch = [variant for start in starts for variant in one_launch_variants(start, limits)]
     rule = _named_by_rule(limits.is_cpu, limits.ordering)
     return ranked([*starts, *in_one_launch], rule, {**_WHOLE, "aligned": 2, "width": 1})

@@ -232,12 +232,11 @@ class AgentPort:
         element_bytes = ELEMENT_TYPES[buffer.dtype].size_bytes
         command = encode(
             "ALLOCATE_IMAGE",
-            "8IQ",
+            "7IQ",
             handle.number,
             _IMAGE1D_BUFFER if buffer.is_line else _IMAGE2D,
             _CHANNEL_ORDERS[buffer.channels],
             _CHANNELS[ELEMENT_TYPES[buffer.dtype].channel],
-            buffer.channels * element_bytes,
             buffer.image_width,
             buffer.image_height,
             shown.handle.number if shown else _NO_HANDLE,

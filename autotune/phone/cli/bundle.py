@@ -83,10 +83,10 @@ def collect_command(options: argparse.Namespace) -> int:
     from autotune.cli.run import forget_tuned
     from autotune.display.results import print_failures
     from autotune.phone.bundle.collect import collect
-    from autotune.phone.bundle.result import load, read_result
+    from autotune.phone.bundle.result import read_result
     from autotune.store import Store
 
-    result = read_result(load(options.result))
+    result = read_result(options.result)
     with Store.open(options.db) as store:
         found = collect(result, store)
         forget_tuned(found.device, found.outcomes)
