@@ -14,7 +14,7 @@ from autotune.device.port import Kernel, Port
 from autotune.errors import BuildError, ConfigurationError, KernelError, LaunchError, ProblemError, WorkGroupError
 from autotune.kernels import find_family
 from autotune.kernels.render import render
-from autotune.measure.operands import Loaded, Operands, Workplace
+from autotune.measure.operands import Loaded, Operands, Workplace, fronted
 from autotune.measure.probe import Probe
 from autotune.measure.runner import Built, Runner
 from autotune.measure.series import Refused
@@ -101,7 +101,7 @@ class Measurer:
         entering("run")
         with tracing.span("allocate"):
             operands = self._placed(job, built.plan)
-            place = Workplace(self._port, operands, built.plan)
+            place = self._workplace(family, operands, built.plan)
         key = hash((job.problem, job.configuration, job.build_options))
         is_first, is_new = not self._was_run, key not in self._was_run
         self._was_run.add(key)
@@ -127,6 +127,9 @@ class Measurer:
             return self._operands
         return self._elsewhere[1].setdefault(number, Operands(self._port, self._operands))
 
+    def _workplace(self, family: KernelFamily, operands: Operands, plan: Plan) -> Workplace:
+        return Workplace(self._port, operands, plan, () if family.is_trusted else fronted(plan))
+
     def _runner(self, built: Built, operands: Operands, place: Workplace) -> Runner:
         return Runner(self._port, built, operands, place, self._stopwatch, self._probe)
 
@@ -138,7 +141,7 @@ class Measurer:
         try:
             with tracing.span("reference"):
                 built = self._build(family, wanted)
-                with Workplace(self._port, operands, built.plan) as place:
+                with self._workplace(family, operands, built.plan) as place:
                     runner, others = self._runner(built, operands, place), loaded.case.other_contents()
                     outputs = runner.run_once(loaded)
                     again = runner.run_once(loaded, others) if others else outputs

@@ -400,11 +400,14 @@ STRAY = {
     "behind an output": "y[n + 1500] = 1;",
     "behind scratch": "kept[n + 300] = 1;",
     "behind an input": "((global float *)x)[n + 300] = 1;",
+    "before an output": "y[-1500] = 1;",
+    "before scratch": "kept[-1] = 1;",
+    "before an input": "((global float *)x)[-300] = 1;",
 }
 
 
 @pytest.mark.parametrize("name", STRAY)
-def test_what_is_written_behind_a_buffer_is_found(name: str, tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
+def test_what_is_written_around_a_buffer_is_found(name: str, tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
     pair = Pair(
         source="""
         kernel void k(global const float *x, global float *kept, global float *y, int n) {
