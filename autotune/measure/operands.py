@@ -11,6 +11,7 @@ import os
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from autotune import tracing
 from autotune.device.port import NUMPY_TYPES, Memory, Port
 from autotune.errors import LaunchError
 from autotune.kernels import find_family
+from autotune.measure.local_memory import LocalMemoryPoison
 from autotune.measure.series import Refused
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
@@ -74,6 +76,10 @@ class Loaded:
     host: dict[str, NDArray[Any]]
     """The same contents on the host, with the guards of each."""
     memory: dict[str, Guarded]
+
+    def contents(self) -> dict[str, NDArray[Any]]:
+        """Return the contents on the host without guards."""
+        return {name: self.host[name][memory.contents] for name, memory in self.memory.items()}
 
 
 class Operands:
@@ -179,6 +185,14 @@ class Operands:
         memory = self._port.allocate(guarded)
         return Guarded(buffer=buffer, whole=memory, inner=memory, before=0)
 
+    def poison_local(self, number: int) -> None:
+        """Fill local memory with one of several poisons. Raises LaunchError."""
+        self._local_poison.spread(number)
+
+    @cached_property
+    def _local_poison(self) -> LocalMemoryPoison:
+        return LocalMemoryPoison(self._port)
+
     def forget_free(self) -> None:
         """Release the memory that is not in use."""
         self._free.clear()
@@ -192,10 +206,14 @@ class Workplace:
     error has left them in doubt.
     """
 
-    def __init__(self, port: Port, operands: Operands, plan: Plan, front: Collection[str] = ()) -> None:
-        """The buffers in `front` get a guard before. Raises LaunchError when there is not enough memory."""
+    def __init__(self, port: Port, operands: Operands, plan: Plan, *, is_trusted: bool = True) -> None:
+        """Kernels that are not trusted get guards before their buffers, too, and poisoned local memory.
+
+        Raises LaunchError when there is not enough memory.
+        """
         self._port = port
-        self._front = front
+        self._is_trusted = is_trusted
+        self._front = front = () if is_trusted else fronted(plan)
         self._operands = operands
         self._plan = plan
         self.memory: dict[str, Memory] = {}
@@ -239,6 +257,8 @@ class Workplace:
     def poison_scratch(self) -> None:
         """Fill scratch with values that spoil every result they enter, in turns a maximum and a minimum, too."""
         self._poisonings += 1
+        if not self._is_trusted:
+            self._operands.poison_local(self._poisonings)
         for memory in self._scratch():
             self._port.fill(memory.whole, _poison(memory.buffer.dtype, self._poisonings))
 

@@ -236,7 +236,7 @@ class Runner:
         if loaded:
             # Scratch is left as a call on other inputs left it: what a kernel keeps there is of no use to it now.
             self._place.prepare_outputs(
-                loaded, NO_CONTENTS if loaded.case.reads else misleading(loaded.host, self._first)
+                loaded, NO_CONTENTS if loaded.case.reads else misleading(loaded.contents(), self._first)
             )
         with tracing.span("time"):
             timing = self._stopwatch.time(self._bind(kernels, launches), launches, job)
