@@ -310,9 +310,13 @@ def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def canary(dtype: str) -> NDArray[Any]:
-    """Return the contents of a guard, of shape (CANARY_ELEMENTS,)."""
-    pattern = np.arange(CANARY_ELEMENTS, dtype=np.int64) % 100 + 17
-    return pattern.astype(NUMPY_TYPES[dtype])
+    """Return the contents of a guard, shape (CANARY_ELEMENTS,): of floats all NaN, which spoil what is read there."""
+    kind, pattern = np.dtype(NUMPY_TYPES[dtype]), np.arange(CANARY_ELEMENTS, dtype=np.int64) % 100 + 17
+    if kind.kind != "f":
+        return pattern.astype(kind)
+    bits = np.dtype(f"u{kind.itemsize}")
+    spoilt: NDArray[Any] = (np.full(1, np.nan, kind).view(bits) + pattern.astype(bits)).view(kind)
+    return spoilt
 
 
 def fronted(plan: Plan) -> tuple[str, ...]:

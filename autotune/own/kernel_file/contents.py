@@ -142,7 +142,7 @@ class FileCase(Case):
                 self.right = self._computed({**self._known, **self.inputs})
         except ProblemError:
             return False
-        is_finite = self._regime != NOT_FINITE
+        is_finite = self._regime not in NOT_FINITE
         return all(_is_held(values, self.inputs[name].dtype, is_finite) for name, values in self.right.items())
 
     def _poison(self, name: str, later: int = 0) -> Any:
