@@ -107,6 +107,29 @@ def test_wrong_kernels_are_found(pocl: Device, measurer: Measurer, monkeypatch: 
     assert trial.time_ns == math.inf
 
 
+REGIMES: dict[int, Callable[[str], str]] = {
+    0: lambda s: s.replace("(float)alpha * sum", "(float)alpha * fmin(sum, 40.0f)"),
+    1: lambda s: s.replace("(float)alpha * sum", "(float)alpha * (fabs(sum) > 1e20f ? 0.0f : sum)"),
+}
+"""Sums that are cut off, by the number of the regime that shows it."""
+
+
+@pytest.mark.parametrize("seed", REGIMES)
+def test_a_winner_is_verified_on_inputs_of_another_kind(
+    pocl: Device, measurer: Measurer, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The next winner on those of the next kind; trials of a search on none."""
+    naive = Configuration.of("naive", work_group_m=0, work_group_n=0)
+    job = quick_job(pocl, GemmProblem(m=16, n=24, k=20), naive, seed=seed)
+    spoil_sources(monkeypatch, REGIMES[seed])
+    for verifications, state in ((0, TrialState.COMPLETE), (4, TrialState.WRONG_RESULT)):
+        measurer._built.clear()
+        trial = measurer.measure(replace(job, verifications=verifications))
+        measurer._built.clear()
+        assert trial.state is state, trial.message
+    assert find_family("gemm").regimes[seed] in trial.message
+
+
 @pytest.mark.parametrize(
     ("ratio", "state"),
     [(1.0, TrialState.COMPLETE), (1.01, TrialState.WRONG_RESULT), (math.nan, TrialState.WRONG_RESULT)],
