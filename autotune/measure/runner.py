@@ -80,8 +80,8 @@ class Runner:
             return self._time(job, 0.0)
         error_ratio = self._verify(job, seeds, job.verifications or len(seeds), expect)
         regimes = family.regimes
-        if family.is_trusted:  # one of them for each winner
-            regimes = regimes[job.seed % len(regimes) :][:1] if job.verifications and regimes else ()
+        if family.is_trusted:  # one of them for each winner, unless that takes long
+            regimes = regimes[job.seed % len(regimes) :][:1] if job.verifications and regimes and not is_large else ()
         if job.verifications or self._operands.fitting(self._plan) >= len(regimes) + len(seeds):
             self._verify_regimes(job, regimes, expect)
         loaded = self._load(job, min(seeds))  # of large ones, what is there
