@@ -2,6 +2,7 @@
 """Kernels that are wrong in other ways than those of test_wrong_kernels.py, to see what the judge lets pass."""
 
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 
@@ -236,6 +237,7 @@ KINDS = {
 
 def judged(folder: Path, device: Device, measurer: Measurer, pair: Pair, wrong: int) -> Trial:
     """Return the first trial that is not complete, as a search that believes in the configuration would come to it."""
+    folder = Path(mkdtemp(dir=folder))
     with registered(pair.write(folder)) as family:
         for number in range(ROUNDS):
             job = quick_job(
