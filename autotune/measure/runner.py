@@ -60,12 +60,19 @@ class Runner:
         self._inputs_ns = 0
         self._first: Mapping[str, NDArray[Any]] = NO_CONTENTS
         """What was right on the first inputs, to which the results of a timed series are compared."""
+        self._is_trusted = self._is_thrifty = True
         self.remark = ""
         place.zero()
 
     def run(self, job: Job, expect: Callable[[Loaded], None], *, is_new: bool) -> Measurement:
-        """Measure; `expect` is called with the inputs of each check before it. What `is_new` is probed."""
+        """Measure; `expect` is called with the inputs of each check before it. What `is_new` is probed.
+
+        Kernels of a trusted family are judged with as few copies from and to the device as can be until they are
+        verified: over a phone's cable these take longer than the kernels.
+        """
         family = find_family(job.problem.family)
+        self._is_trusted = family.is_trusted
+        self._is_thrifty = family.is_trusted and not job.verifications
         is_large = job.problem.flops > LARGE_FLOPS or self._operands.fitting(self._plan) < 2
         seeds: Sequence[int] = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
         if job.probe and is_new and self._small_probe.has_parts(self._counted(job)[1]):
@@ -98,7 +105,7 @@ class Runner:
             with suppress(LaunchError):  # what the default cannot run is not asked of others
                 expect(loaded)
             if loaded.case.counts and not loaded.case.reference:
-                also = "" if find_family(job.problem.family).is_trusted else f"; {SAY_RANGE}"
+                also = "" if self._is_trusted else f"; {SAY_RANGE}"
                 self._judged(loaded, self._run_once(loaded), f"inputs: {regime}{also}")
             elif loaded.case.remark and job.configuration == find_family(job.problem.family).baseline:
                 self.remark = "; ".join(filter(None, [self.remark, loaded.case.remark]))
@@ -201,26 +208,23 @@ class Runner:
     ) -> Call:
         return self._port.bind(kernels, launches, self._place.memory, scalars)
 
-    def _check_series(self, loaded: Loaded, call: Call, job: Job) -> None:
+    def _check_series(self, loaded: Loaded, call: Call) -> None:
         """Compare the results that timed calls left. Raises Refused when they are wrong, or the inputs changed.
 
         Where a call reads what is in its outputs, the contents are restored and the result of one more call counts. An
         own kernel is called twice more in any case, since it may have skipped all calls but the first, or every other
-        one. Of a trusted family's inputs, only the guards are read until it is verified: reading costs much over a
-        cable.
+        one.
         """
         if not is_timed_with(self._plan, loaded.case.scalars):
             return
-        is_trusted = find_family(job.problem.family).is_trusted
         if not loaded.case.reads:
             self._check_repeated(loaded)
-        for _ in range(1 if is_trusted else 2) if loaded.case.reads or not is_trusted else ():
+        for _ in range(2 if not self._is_trusted else 1 if loaded.case.reads else 0):
             self._prepare_misleading(loaded)
             self._port.run(call, has_events=False)
             self._check_repeated(loaded)
         self._place.check_scratch()
-        only_guards = is_trusted and not job.verifications
-        if not self._operands.inputs_are_intact(loaded, only_guards=only_guards):
+        if not self._operands.inputs_are_intact(loaded, only_guards=self._is_thrifty):
             self._operands.reload(loaded)  # an earlier kernel may have been the cause
             self._port.run(call, has_events=False)
             if not self._operands.inputs_are_intact(loaded, only_guards=False):
@@ -237,7 +241,8 @@ class Runner:
 
     def _prepare_misleading(self, loaded: Loaded) -> None:
         """Write contents of the outputs that look like results, unless a call reads what is there."""
-        others = NO_CONTENTS if loaded.case.reads else misleading(loaded.contents(), self._first)
+        keeps = loaded.case.reads or self._is_thrifty
+        others = NO_CONTENTS if keeps else misleading(loaded.contents(), self._first)
         self._place.prepare_outputs(loaded, others)
 
     def _counted(self, job: Job) -> tuple[list[Kernel], list[Launch]]:
@@ -258,7 +263,7 @@ class Runner:
             timing = self._stopwatch.time(self._bind(kernels, launches), launches, job)
         self._check_zeroed()  # also after many calls in a row
         if loaded:
-            self._check_series(loaded, self._bind(kernels, launches, loaded.case.scalars), job)
+            self._check_series(loaded, self._bind(kernels, launches, loaded.case.scalars))
         with tracing.span("sensors"):
             reading = self._port.read_sensors()
         return Measurement(
