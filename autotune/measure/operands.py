@@ -87,7 +87,7 @@ class Operands:
 
     KEPT_BYTES = 2**28
     """Limit of the cases that are kept, and of free memory; what exceeds it is released."""
-    KEPT_CASES = 12
+    KEPT_CASES = 16
 
     def __init__(self, port: Port, beside: "Operands | None" = None) -> None:
         """Inputs that `beside` keeps are copied to other buffers instead of being drawn again."""

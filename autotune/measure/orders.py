@@ -10,6 +10,7 @@ race for it.
 import dataclasses
 import enum
 import math
+import re
 
 from autotune.model.plan import Launch, Plan
 
@@ -26,6 +27,7 @@ class Order(enum.Enum):
 HALVES = (Order.EVEN, Order.ODD)
 RACES = "do work-groups or work-items rely on an order, without a barrier or atomic operations?"
 
+_EXCHANGES = re.compile(r"sub_group|work_group_(all|any|broadcast|reduce|scan)|\basm\b|shuffle")
 _REVERSED = "get_num_groups(d) - 1 - get_group_id(d)"
 _LOCAL = {True: "get_local_size(d) - 1 - get_local_id(d)", False: "get_local_id(d)"}
 _HALF = """(get_group_id(0) + get_group_id(1) + get_group_id(2)) % 2 == {parity}
@@ -56,12 +58,12 @@ size_t autotune_global_line(void)
 
 
 def in_order(source: str, order: Order) -> str:
-    """Return a source whose kernels run in another order. Work-items of sub-groups keep their places in these."""
+    """Return a source whose kernels run in another order; work-items keep theirs where they exchange values by it."""
     if order is Order.USUAL:
         return source
     is_reversed = order is Order.REVERSED
     group = _REVERSED if is_reversed else _HALF.format(parity=HALVES.index(order))
-    local = _LOCAL[is_reversed and "sub_group" not in source]
+    local = _LOCAL[is_reversed and not _EXCHANGES.search(source)]
     return f"{_RENUMBERED.format(group=group, local=local)}\n{source}"
 
 

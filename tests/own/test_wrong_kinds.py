@@ -126,6 +126,7 @@ KINDS = {
     "GELU of small numbers": each("0.5f * v * (1 + erf(v * M_SQRT1_2_F))", "fabs(v) < 3 ? 0.5f * v * (1 + erf(v * M_SQRT1_2_F)) : 0",
                                   "x * 0.5 * (1 + np.vectorize(__import__('math').erf)(x.astype(float) / 2 ** 0.5))"),
     "atan of small numbers": each("atan(v)", "fabs(v) <= 1 ? atan(v) : sign(v)", "np.arctan(x.astype(float))"),
+    "halves inside": each("v * 0.5f", "clamp(v, -65504.0f, 65504.0f) * 0.5f", "x * np.float32(0.5)"),
     "floor of what fits 16 bits": each("floor(v * 300)", "(float)convert_short_rtn(v * 300)", "np.floor(x * np.float32(300))"),
     # Small numbers and cancellation
     "expm1 cancels": each("expm1(v * 1e-4f)", "exp(v * 1e-4f) - 1", "np.expm1((x * np.float32(1e-4)).astype(float))"),

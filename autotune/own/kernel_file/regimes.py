@@ -16,6 +16,8 @@ _MOST_UNSIGNED_BITS = 16
 _MOST_LENGTH = 1000
 """Longer ones are often lengths and indices, for which only the file can say what may occur. So they stay small enough
 for what they point to, if it is too far, to be in a guard."""
+_LEAST_OF_LARGE = 4
+"""Bytes of a float that holds more than half precision does."""
 
 
 def usual_range(kind: "np.dtype[Any]") -> tuple[float, float]:
@@ -34,6 +36,12 @@ def _usual(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> N
 
 def _is_length(kind: "np.dtype[Any]") -> bool:
     return kind.kind == "u" and 8 * kind.itemsize > _MOST_UNSIGNED_BITS
+
+
+def _very_large_range(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+    if kind.kind != "f" or kind.itemsize < _LEAST_OF_LARGE:
+        return _whole_range(numbers, count, kind)
+    return _between(numbers, count, kind, -1e5, 1e5)
 
 
 def _whole_range(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
@@ -97,6 +105,7 @@ NOT_FINITE = frozenset({"NaN", "infinities"})
 REGIMES: Mapping[str, Draw] = {
     "numbers of a large range": _large_range,
     "numbers of the whole range": _whole_range,
+    "numbers of a very large range": _very_large_range,
     "numbers far above 0": _around(300),
     "numbers far below 0": _around(-300),
     "zeros and equal numbers": _ties,
