@@ -94,7 +94,7 @@ def groups(
         arguments=f'x = {{ buffer = "float32", size = "n"{x} }}\n'
         f'y = {{ buffer = "{y_kind}", size = "{y}", access = "out" }}\nn = {{ scalar = "int32", value = "n" }}\n{more}',
         sizes=f"n = {n}",
-        global_size='n"\nlocal_size = "16',
+        local_size="16",
     )
 
 
