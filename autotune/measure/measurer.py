@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from autotune import tracing
@@ -18,7 +17,15 @@ from autotune.errors import BuildError, ConfigurationError, KernelError, LaunchE
 from autotune.kernels import find_family
 from autotune.kernels.render import render
 from autotune.measure.operands import Loaded, Operands, Workplace
-from autotune.measure.orders import HALVES, RACES, Order, in_order, is_racy_by_design, with_whole_groups
+from autotune.measure.orders import (
+    HALVES,
+    Order,
+    check_halves,
+    check_reversed,
+    in_order,
+    is_racy_by_design,
+    with_whole_groups,
+)
 from autotune.measure.probe import Probe
 from autotune.measure.runner import FRESH_INPUTS, Built, Runner
 from autotune.measure.series import Refused
@@ -31,6 +38,9 @@ from autotune.space.family import KernelFamily
 
 T = TypeVar("T")
 QUICK_NS = 0.1e9
+"""Longest call whose problem is tried in several times the size."""
+LONGEST_ORDERED_NS = 2e9
+"""Longest time of the calls that run in other orders."""
 
 
 class Measurer:
@@ -82,55 +92,51 @@ class Measurer:
         for problem in (*family.checks, *unequal) if trial.state is TrialState.COMPLETE else ():
             if problem != job.problem and self._can_be_checked(family, problem, job.configuration):
                 small = _unbuilt(job, problem=problem, samples=1, verifications=0, give_up_above_ns=math.inf)
-                if problem in unequal and not self._is_right(dataclasses.replace(small, configuration=family.baseline)):
-                    continue
+                if problem in unequal:
+                    default = dataclasses.replace(small, configuration=family.baseline)
+                    if self._measure(default, entering).state is not TrialState.COMPLETE:
+                        continue
                 found = self._measure(small, entering)
                 if found.state is not TrialState.COMPLETE:
                     return dataclasses.replace(found, message=f"at {problem.label}: {found.message}")
         return trial
 
-    def _is_right(self, job: Job) -> bool:
-        return self._measure(job, lambda _: None).state is TrialState.COMPLETE
-
     def _ordered(self, trial: Trial, job: Job, entering: Callable[[str], None]) -> Trial:
-        """Return the trial, or that its results rely on an order."""
-        if trial.state is not TrialState.COMPLETE:
+        """Return the trial, or that its results rely on an order. What takes long is not run again for that."""
+        if trial.measurement is None or trial.measurement.time_ns > LONGEST_ORDERED_NS:
             return trial
-        found = _attempt(job, lambda: self._check_orders(job, entering))
+        calls = int(LONGEST_ORDERED_NS / trial.measurement.time_ns)
+        found = _attempt(job, lambda: self._check_orders(job, calls, entering))
         return found if found and found.state is TrialState.WRONG_RESULT else trial
 
-    def _check_orders(self, job: Job, entering: Callable[[str], None]) -> None:
+    def _check_orders(self, job: Job, most_calls: int, entering: Callable[[str], None]) -> None:
         """Run own kernels, and others whose work-groups join their results, in other orders. Raises Refused."""
         family = find_family(job.problem.family)
-        entering("build")
         usual = self._build(family, job)
         plan = with_whole_groups(usual.plan)
         if plan is None or (family.is_trusted and not any(buffer.is_zeroed for buffer in plan.buffers)):
             return
-        reversed_one = self._build(family, job, Order.REVERSED)
         may_race = family.is_trusted or is_racy_by_design(self._source(family, job, plan))
-        halves = [] if may_race else [self._build(family, job, half) for half in HALVES]
+        halves = () if may_race or 3 * len(plan.launches) > most_calls else HALVES
+        kernels = {}
+        for order in (Order.REVERSED, *halves):
+            entering("build")
+            kernels[order] = self._build(family, job, order).kernels
         entering("run")
         with self._workplace(family, self._operands, plan) as place:
             loaded = self._operands.case(job.problem, FRESH_INPUTS * job.seed, plan)
             self._expect(family, job, self._operands, loaded)
 
-            def run(kernels: Sequence[Kernel]) -> dict[str, NDArray[Any]]:
-                first = dataclasses.replace(plan, launches=plan.launches[: len(kernels)])
-                built = dataclasses.replace(usual, plan=first, kernels=kernels)
+            def run(first: Sequence[Kernel]) -> dict[str, NDArray[Any]]:
+                part = dataclasses.replace(plan, launches=plan.launches[: len(first)])
+                built = dataclasses.replace(usual, plan=part, kernels=first)
                 return self._runner(built, self._operands, place).run_once(loaded)
 
-            ratio = loaded.case.error_ratio(run(reversed_one.kernels))
-            if not ratio <= 1.0:
-                message = f"in another order of work-items, the error is {ratio:.3g} times the tolerance: {RACES}"
-                raise Refused(TrialState.WRONG_RESULT, message)
+            check_reversed(loaded.case.error_ratio(run(kernels[Order.REVERSED])))
             for number in range(len(plan.launches) if halves else 0):
-                before = run(usual.kernels[:number]) if number else loaded.contents()
-                one, other = (run([*usual.kernels[:number], half.kernels[number]]) for half in halves)
-                for name, values in before.items():
-                    if name in one and _both_write(values, one[name], other[name]):
-                        message = f"several work-groups write different values to one element of {name}: {RACES}"
-                        raise Refused(TrialState.WRONG_RESULT, message)
+                earlier = usual.kernels[:number]
+                before = run(earlier) if earlier else loaded.contents()
+                check_halves(before, *(run([*earlier, kernels[half][number]]) for half in halves))
 
     def _can_be_checked(self, family: KernelFamily, problem: Problem, configuration: Configuration) -> bool:
         """Return whether a small size suits the device, a configuration, and the kernel that says what is right."""
@@ -237,12 +243,6 @@ class Measurer:
 def _unbuilt(job: Job, **changes: Any) -> Job:
     """Return a job for another program."""
     return dataclasses.replace(job, source="", binary=b"", **changes)
-
-
-def _both_write(before: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether two runs changed an element of an output to different values."""
-    was, first, second = (values.view(f"u{values.itemsize}") for values in (before, one, other))
-    return bool(np.any((first != was) & (second != was) & (first != second)))
 
 
 def _is_quick(trial: Trial) -> bool:

@@ -11,8 +11,15 @@ import dataclasses
 import enum
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.measure.series import Refused
 from autotune.model.plan import Launch, Plan
+from autotune.model.trial import TrialState
 
 
 class Order(enum.Enum):
@@ -24,8 +31,9 @@ class Order(enum.Enum):
     ODD = "odd"
 
 
+Contents = Mapping[str, NDArray[Any]]
 HALVES = (Order.EVEN, Order.ODD)
-RACES = "do work-groups or work-items rely on an order, without a barrier or atomic operations?"
+_RACES = "do work-groups or work-items rely on an order, without a barrier or atomic operations?"
 
 _EXCHANGES = re.compile(r"sub_group|work_group_(all|any|broadcast|reduce|scan)|\basm\b|shuffle")
 _REVERSED = "get_num_groups(d) - 1 - get_group_id(d)"
@@ -70,6 +78,22 @@ def in_order(source: str, order: Order) -> str:
 def is_racy_by_design(source: str) -> bool:
     """Return whether work-groups may write to one element, since there are atomic operations."""
     return "atom" in source
+
+
+def check_reversed(ratio: float) -> None:
+    """Raises Refused when the error of a reversed run, over its tolerance, is too large."""
+    if not ratio <= 1.0:
+        message = f"in reversed order of work-items, the error is {ratio:.3g} times the tolerance: {_RACES}"
+        raise Refused(TrialState.WRONG_RESULT, message)
+
+
+def check_halves(before: Contents, even: Contents, odd: Contents) -> None:
+    """Raises Refused when both halves changed an element of an output, to different values."""
+    for name, found in even.items():
+        was, one, other = (values.view(f"u{values.itemsize}") for values in (before[name], found, odd[name]))
+        if np.any((one != was) & (other != was) & (one != other)):
+            message = f"several work-groups write different values to one element of {name}: {_RACES}"
+            raise Refused(TrialState.WRONG_RESULT, message)
 
 
 def with_whole_groups(plan: Plan) -> Plan | None:
