@@ -245,6 +245,9 @@ class AgentPort:
         self._connection.tell(command)
         return _Memory(handle, buffer, shown)
 
+    def part(self, memory: _Memory, start_bytes: int, size_bytes: int) -> None:
+        """Return None: the agent makes no parts."""
+
     def write(self, memory: _Memory, values: NDArray[Any], *, wait: bool = True) -> None:  # noqa: ARG002 - never waits
         contents, chunk = _bytes_of(values), memory.chunk_bytes
         for at in range(0, len(contents), chunk):
@@ -268,12 +271,13 @@ class AgentPort:
     def copy(self, source: _Memory, target: _Memory, size_bytes: int) -> None:
         self._connection.tell(encode("COPY", "IIQ", source.handle.number, target.handle.number, size_bytes))
 
-    def read(self, memory: _Memory, into: NDArray[Any]) -> None:
+    def read(self, memory: _Memory, into: NDArray[Any], start_bytes: int = 0) -> None:
         contents, chunk = _bytes_of(into), memory.chunk_bytes
         with _refusals():
             for at in range(0, len(contents), chunk):
                 part = contents[at : at + chunk]
-                self._connection.ask_into(encode("READ", "IQI", memory.handle.number, at, len(part)), part)
+                asked = encode("READ", "IQI", memory.handle.number, start_bytes + at, len(part))
+                self._connection.ask_into(asked, part)
 
     # Launches
 
