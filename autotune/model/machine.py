@@ -33,7 +33,7 @@ class Machine:
     outputs_most: int = 0
     """The same where the product is large."""
     work_items_wanted: int = 1
-    """A product between these has outputs for so many work-items."""
+    """A product between these has outputs for so many work-items on each compute unit."""
     reads_images: bool = False
     """Whether images have a path of their own, on which B is read faster than from buffers."""
 

@@ -41,7 +41,7 @@ _WORK = (
     "+ gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
 )
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
-_WANTED = "min(max(batch * m * n // items_wanted, outputs_least), outputs_most)"
+_WANTED = "min(max(batch * m * n // (items_wanted * compute_units), outputs_least), outputs_most)"
 _MISFIT = f"min(max(outputs, {_WANTED}) * 8 // min(outputs, {_WANTED}) - 8, {_MOST_MISFIT}) * {_MISFIT_WEIGHT}"
 _DOUBT = (
     "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1) "
@@ -180,7 +180,7 @@ def numbers_of(
     they read and write. Packing a constant operand costs nothing.
     `tall`: doubt added for a tall tile, if there are columns for several.
     `outputs`: of a work-item, where it is known how many a product should have: `outputs_least` to `outputs_most`,
-    between them such that there are `items_wanted` work-items; else all are 1.
+    between them such that each compute unit has `items_wanted` work-items; else all are 1.
     """
     weights = _CPU if limits.is_cpu else _GPU
     shape = _Shape(configuration, limits, machine)
