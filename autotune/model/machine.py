@@ -34,8 +34,12 @@ class Machine:
     """The same where the product is large."""
     work_items_wanted: int = 1
     """A product between these has outputs for so many work-items on each compute unit."""
-    reads_images: bool = False
-    """Whether images have a path of their own, on which B is read faster than from buffers."""
+    image_element_bytes: int = 0
+    """Bytes of the smallest element that is read faster from images than from buffers; 0 if none is."""
+    image_outputs_least: Annotated[int, _POSITIVE] = 1
+    """Outputs of a product from which an image of B pays."""
+    work_group: int = 0
+    """Work-items of a work-group of GEMM where the profile leaves it to the driver; 0 if that is as good."""
 
 
 UNKNOWN = Machine()

@@ -37,6 +37,20 @@ def test_a_mali_reads_images_from_bifrost_on() -> None:
     assert list(storages.values()) == ["buffer", "image", "image", "image"]
 
 
+def test_a_mali_reads_large_products_in_half_precision_from_images_from_the_g710_on() -> None:
+    storages = {
+        (slug, size): default(slug, f"{size},{size},{size} float16 constant=b")["b_storage"]
+        for slug in ("mali-g77", "mali-g710-mc10")
+        for size in (64, 1024)
+    }
+    assert [size for size, storage in storages.items() if storage == "image"] == [("mali-g710-mc10", 1024)]
+
+
+def test_a_mali_has_stated_work_groups_from_bifrost_on() -> None:
+    chosen = [default(slug, "1024,1024,1024 constant=b") for slug in ("mali-t860-mc4", "mali-g76-mc12", "mali-g710")]
+    assert [c.number("work_group_m") * c.number("work_group_n") for c in chosen] == [0, 128, 128]
+
+
 def test_a_prefill_of_quantised_weights_reads_images_with_whole_waves() -> None:
     chosen = default("adreno-750", "2048,128,2048 q4_0 float16", "qgemm")
     assert (chosen.algorithm, chosen["w_storage"], chosen["work_group_m"]) == ("own_rows", "image", 64)

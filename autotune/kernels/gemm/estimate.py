@@ -29,6 +29,8 @@ _MISFIT_WEIGHT, _MOST_MISFIT = 4, 24
 """Doubt for each eighth by which a work-item has more or fewer outputs than were measured to be best at a size, and the
 eighths that count: half or twice as many must promise a fifth of the time. So what was measured on phones decides
 between tiles, and the rest of the estimate, which is fitted to other devices, between configurations of one tile."""
+_UNFIT_IMAGE = 100
+"""Doubt of B as an image where the machine says that a buffer is as good."""
 _MACRO_TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch"
 _TILES = f"{_MACRO_TILES} * split"
 _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
@@ -43,9 +45,13 @@ _WORK = (
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
 _WANTED = "min(max(batch * m * n // (items_wanted * compute_units), outputs_least), outputs_most)"
 _MISFIT = f"min(max(outputs, {_WANTED}) * 8 // min(outputs, {_WANTED}) - 8, {_MOST_MISFIT}) * {_MISFIT_WEIGHT}"
+_UNFIT = (
+    "unfit_image * max(1 - min(element_bytes // image_element_bytes, 1), "
+    "1 - min(batch * m * n // image_outputs_least, 1))"
+)
 _DOUBT = (
     "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1) "
-    f"+ {_MISFIT})"
+    f"+ {_MISFIT} + {_UNFIT})"
 )
 ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * {_DOUBT}")
 """The estimate, over values of the problem, limits of the device, and the `numbers_of` a candidate."""
@@ -181,6 +187,8 @@ def numbers_of(
     `tall`: doubt added for a tall tile, if there are columns for several.
     `outputs`: of a work-item, where it is known how many a product should have: `outputs_least` to `outputs_most`,
     between them such that each compute unit has `items_wanted` work-items; else all are 1.
+    `unfit_image`: doubt added for an image of B whose elements have fewer than `image_element_bytes`, or of a product
+    with fewer than `image_outputs_least` outputs.
     """
     weights = _CPU if limits.is_cpu else _GPU
     shape = _Shape(configuration, limits, machine)
@@ -215,6 +223,9 @@ def numbers_of(
         "outputs": shape.tile_m * shape.tile_n if has_wanted else 1,
         "outputs_least": machine.outputs_least if has_wanted else 1,
         "outputs_most": machine.outputs_most if has_wanted else 1,
+        "unfit_image": _UNFIT_IMAGE if has_wanted and shape.text("b_storage") in ("image", "image_view") else 0,
+        "image_element_bytes": max(1, machine.image_element_bytes),
+        "image_outputs_least": machine.image_outputs_least,
         "items_wanted": machine.work_items_wanted if has_wanted else 1,
         "besides": weights.launch * (packs_a + packs_b) + joining,
         "copies_a": 2 * weights.copy * packs_a,
