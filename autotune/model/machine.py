@@ -18,6 +18,10 @@ class Machine:
     is_sparse: ClassVar[bool] = True
     lanes: int = 0
     """Work-items that run in step, at least; 0: as many as the widest sub-group that the driver reports."""
+    multiply_adds: Annotated[int, _POSITIVE] = 128
+    """Multiply-adds of float32 that a compute unit begins in a clock."""
+    memory_bytes: int = 0
+    """Bytes that the device reads from memory in a clock of its compute units; 0 if not known."""
     work_items: Annotated[int, _POSITIVE] = 2048
     """Work-items that a compute unit holds at once."""
     registers: Annotated[int, _POSITIVE] = 65536

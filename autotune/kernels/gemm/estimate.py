@@ -15,7 +15,8 @@ tall tiles are fitted to 13 products with 12 to 32 columns there (0.96 for 0.91 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 from autotune.kernels.combination import is_one_launch
 from autotune.kernels.gemm.plan import MANY_PARTS
@@ -31,6 +32,8 @@ eighths that count: half or twice as many must promise a fifth of the time. So w
 between tiles, and the rest of the estimate, which is fitted to other devices, between configurations of one tile."""
 _UNFIT_IMAGE = 100
 """Doubt of B as an image where the machine says that a buffer is as good."""
+_PARTS_OF_MEMORY = 64
+"""The cost of a byte from memory is a number of these parts."""
 _MACRO_TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch"
 _TILES = f"{_MACRO_TILES} * split"
 _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
@@ -38,6 +41,7 @@ _TURNS = f"(({_TILES} + resident * compute_units - 1) // (resident * compute_uni
 _JOINS = f"(({_MACRO_TILES} + compute_units - 1) // compute_units)"
 _STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
+_MEMORY = f"batch * (m * k + k * n + m * n) * element_bytes * memory // {_PARTS_OF_MEMORY}"
 _WORK = (
     "(work + of_bytes * element_bytes + convert * (1 - element_bytes // 4) "
     "+ gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
@@ -53,7 +57,7 @@ _DOUBT = (
     "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1) "
     f"+ {_MISFIT} + {_UNFIT})"
 )
-ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * {_DOUBT}")
+ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES} + {_MEMORY}) * {_DOUBT}")
 """The estimate, over values of the problem, limits of the device, and the `numbers_of` a candidate."""
 
 
@@ -126,6 +130,8 @@ class _Weights:
     """One element of A that is converted when loaded."""
 
 
+_GPU_MULTIPLY_ADDS = 128
+"""Multiply-adds that a compute unit of the GPU begins in a clock to which these weights are fitted."""
 _GPU = _Weights(
     near=2, crowded=0, far=24, copy=64, launch=2_000_000, latency=100_000, part=28, join=18, joining=1_600_000,
     finding=400_000, aside=0,
@@ -184,13 +190,14 @@ def numbers_of(
     `join`: cost of a macro-tile whose parts the last work-group adds up.
     `besides`: cost of further launches. `copies_a`, `copies_b`, `copies_c`: cost of each element of A, B or C that
     they read and write. Packing a constant operand costs nothing.
+    `memory`: cost of a byte of the operands and the result, in parts of `_PARTS_OF_MEMORY`.
     `tall`: doubt added for a tall tile, if there are columns for several.
     `outputs`: of a work-item, where it is known how many a product should have: `outputs_least` to `outputs_most`,
     between them such that each compute unit has `items_wanted` work-items; else all are 1.
     `unfit_image`: doubt added for an image of B whose elements have fewer than `image_element_bytes`, or of a product
     with fewer than `image_outputs_least` outputs.
     """
-    weights = _CPU if limits.is_cpu else _GPU
+    weights = _CPU if limits.is_cpu else _weights_of(machine.multiply_adds)
     shape = _Shape(configuration, limits, machine)
     work = shape.work(weights)
     pads = int(shape.text("edges") == "pad")
@@ -231,7 +238,15 @@ def numbers_of(
         "copies_a": 2 * weights.copy * packs_a,
         "copies_b": 2 * weights.copy * packs_b,
         "copies_c": weights.part * (split + 1) if split > 1 and not joins else 0,
+        "memory": _PARTS_OF_MEMORY * machine.multiply_adds // machine.memory_bytes if machine.memory_bytes else 0,
     }
+
+
+@cache
+def _weights_of(multiply_adds: int) -> _Weights:
+    """Return the weights of a GPU whose compute units take as many clocks for what waits, but do more or less in them."""
+    clocks = {name: getattr(_GPU, name) * multiply_adds // _GPU_MULTIPLY_ADDS for name in ("far", "latency")}
+    return replace(_GPU, **clocks)
 
 
 class _Shape:
