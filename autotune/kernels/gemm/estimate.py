@@ -244,7 +244,7 @@ def numbers_of(
 
 @cache
 def _weights_of(multiply_adds: int) -> _Weights:
-    """Return the weights of a GPU whose compute units take as many clocks for what waits, but do more or less in them."""
+    """Return the weights of a GPU that waits for as many clocks as the fitted one, but does other work in a clock."""
     clocks = {name: getattr(_GPU, name) * multiply_adds // _GPU_MULTIPLY_ADDS for name in ("far", "latency")}
     return replace(_GPU, **clocks)
 
