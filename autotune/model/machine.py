@@ -45,6 +45,11 @@ class Machine:
     work_group: int = 0
     """Work-items of a work-group of GEMM where the profile leaves it to the driver; 0 if that is as good."""
 
+    @property
+    def is_small(self) -> bool:
+        """Whether its registers leave room for work-groups of few work-items only."""
+        return self.registers < 16384
+
 
 UNKNOWN = Machine()
 """The machine of a device of which nothing is known."""

@@ -40,6 +40,10 @@ DOORS = (
     ("mali-t860-mc4", "gemm", "512,512,512"),
     ("mali-g925", "gemm", "1,2048,2048 float16"),
     ("adreno-x1-85", "reduce", "64,1000"),
+    ("adreno-640", "gemm", "1000,777,555 float16"),
+    ("adreno-840", "gemm", "256,256,256 constant=b"),
+    ("mali-g77", "gemm", "1024,1024,1024 float16 constant=b"),
+    ("mali-g710-mc10", "gemm", "1024,1024,1024 float16 constant=b"),
 )
 """Devices, families and shapes for which every door is asked."""
 
