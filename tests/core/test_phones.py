@@ -51,6 +51,20 @@ def test_a_mali_has_stated_work_groups_from_bifrost_on() -> None:
     assert [c.number("work_group_m") * c.number("work_group_n") for c in chosen] == [0, 128, 128]
 
 
+@pytest.mark.parametrize(
+    ("family", "shape", "name"),
+    [
+        ("reduce", "64,1000", "work_group_size"),
+        ("rows", "64,1000 softmax", "work_group_size"),
+        ("attention", "32/8,1,4096,128 float16", "work_group_size"),
+        ("qgemm", "4096,8,4096 q8_0", "work_group_m"),
+    ],
+)
+def test_work_groups_are_small_where_registers_are_few(family: str, shape: str, name: str) -> None:
+    few, many = (default(slug, shape, family).number(name) for slug in ("adreno-702", "adreno-730"))
+    assert few <= many // 4
+
+
 def test_a_prefill_of_quantised_weights_reads_images_with_whole_waves() -> None:
     chosen = default("adreno-750", "2048,128,2048 q4_0 float16", "qgemm")
     assert (chosen.algorithm, chosen["w_storage"], chosen["work_group_m"]) == ("own_rows", "image", 64)
