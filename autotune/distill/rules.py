@@ -132,15 +132,13 @@ def mean_of(lines: Sequence[Judged]) -> Judged:
     """Return the geometric means of what was reached, each line counting once."""
     cases = sum(line.cases for line in lines)
     defaults = [line.default for line in lines if line.default is not None]
+    reached = ("rule", "nearest", "best", "single")
     return Judged(
         left_out="mean",
         cases=cases,
         measured=sum(line.measured * line.cases for line in lines) / cases,
-        rule=_geometric(line.rule for line in lines),
-        nearest=_geometric(line.nearest for line in lines),
         default=_geometric(defaults) if len(defaults) == len(lines) else None,
-        best=_geometric(line.best for line in lines),
-        single=_geometric(line.single for line in lines),
+        **{name: _geometric(getattr(line, name) for line in lines) for name in reached},
     )
 
 
