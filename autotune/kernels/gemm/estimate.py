@@ -32,6 +32,8 @@ eighths that count: half or twice as many must promise a fifth of the time. So w
 between tiles, and the rest of the estimate, which is fitted to other devices, between configurations of one tile."""
 _UNFIT_IMAGE = 100
 """Doubt of B as an image where the machine says that a buffer is as good."""
+FEWEST_UNITS = 2
+"""Compute units of the smallest GPU whose outputs of a work-item were measured; a smaller one counts as that."""
 _PARTS_OF_MEMORY = 64
 """The cost of a byte from memory is a number of these parts."""
 _MACRO_TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch"
@@ -47,7 +49,7 @@ _WORK = (
     "+ gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
 )
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
-_WANTED = "min(max(batch * m * n // (items_wanted * compute_units), outputs_least), outputs_most)"
+_WANTED = f"min(max(batch * m * n // (items_wanted * max(compute_units, {FEWEST_UNITS})), outputs_least), outputs_most)"
 _MISFIT = f"min(max(outputs, {_WANTED}) * 8 // min(outputs, {_WANTED}) - 8, {_MOST_MISFIT}) * {_MISFIT_WEIGHT}"
 _UNFIT = (
     "unfit_image * max(1 - min(element_bytes // image_element_bytes, 1), "
@@ -193,7 +195,7 @@ def numbers_of(
     `memory`: cost of a byte of the operands and the result, in parts of `_PARTS_OF_MEMORY`.
     `tall`: doubt added for a tall tile, if there are columns for several.
     `outputs`: of a work-item, where it is known how many a product should have: `outputs_least` to `outputs_most`,
-    between them such that each compute unit has `items_wanted` work-items; else all are 1.
+    between them such that each compute unit, or each of two, has `items_wanted` work-items; else all are 1.
     `unfit_image`: doubt added for an image of B whose elements have fewer than `image_element_bytes`, or of a product
     with fewer than `image_outputs_least` outputs.
     """
