@@ -6,9 +6,11 @@ import os
 import random
 import re
 import resource
+import runpy
 import signal
 import struct
 import subprocess
+import sys
 import time
 import tracemalloc
 import zipfile
@@ -17,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -632,9 +635,28 @@ def test_the_commands_pack_and_collect(run: Run, job: Job, result: bytes, tmp_pa
     (tmp_path / NAME).write_bytes(result)
     told = run(["collect", str(tmp_path), "--db", db])
     assert "48x40x36" in told.out
-    assert "48x40x36: the rule had said " in told.out
+    assert re.search(r"48x40x36: the rule had said .*; the default takes \d\.\d\d of its time", told.out)
     assert "not finished" not in told.err
     assert "48x40x36" in run(["lookup", "--device", job[1].slug, "48,40,36", "--tuned", "--db", db]).out
+
+
+def test_a_result_is_one_more_origin_for_the_rule_of_phones(
+    job: Job, result: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = Path(__file__).resolve().parents[2] / "scripts"
+    monkeypatch.setattr(sys, "path", [str(scripts), *sys.path])
+    phone_rows = import_module("phone_rows")
+    bench = runpy.run_path(str(scripts / "bench_phones"))
+    (tmp_path / NAME).write_bytes(result)
+    rows = list(phone_rows.collected([tmp_path / NAME]))
+    assert {row.problem for row in rows} == set(PROBLEMS)
+    other = phone_rows.Winner(origin="other", slug="adreno-640", problem=PROBLEMS[0], outputs=8)
+    (origin,) = {row.origin for row in rows}
+    assert origin == f"collected, {job[1].slug}"
+    scores = bench["scores"](origin, {"other": [other], origin: rows})
+    assert scores["rows"] == len(rows)
+    assert scores["tile"] is not None
+    assert scores["chosen"]["outputs_least"] == 8  # what the other origin has
 
 
 def test_a_bundle_that_no_phone_could_run_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,8 @@ class _Device:
     integer_dot: str
     """The spelling of dot products of four bytes; `off` for processors, whose compilers multiply vectors better."""
     has_matrices: bool
+    is_small: bool
+    """Whether its registers leave room for few work-items of `own_rows` only."""
 
     @classmethod
     def of(cls, limits: DeviceLimits, machine: Machine) -> "_Device":
@@ -109,6 +111,7 @@ class _Device:
             has_lines=limits.has_images and limits.max_image_line > 0,
             integer_dot=next((name for name, fact in dots.items() if facts[fact] and not limits.is_cpu), "off"),
             has_matrices=limits.has_matrix_units,
+            is_small=machine.is_small,
         )
 
 
@@ -270,7 +273,7 @@ def _of_phone(device: _Device) -> _Listed:
     for columns, shapes in _SHARED_OUT.items():
         shapes = tuple(shape for shape in shapes if not device.is_tight or shape != (8, 2))  # which would spill
         for slices, rows in shapes:
-            if columns > 2 and rows > 1 and not is_roomy:
+            if (columns > 2 and rows > 1 and not is_roomy) or (device.is_small and slices > 2):
                 continue
             for whole in (0, 1) if slices * rows < 16 else (0,):
                 wanted = {**_columns(columns, whole), "least_m": many[rows]}
@@ -318,10 +321,11 @@ def _own(
     """Yield a configuration that reads images, where the device has them, and the same with buffers."""
     # What is taken off the sums of a unit needs a sum for each column, which few columns are worth.
     in_half = wanted.get("is_half") == 1
+    usual = 64 if device.is_adreno and not device.is_small else 16
     scaling = "sums" if whole or columns < 4 or in_half else "weights"
     for storage in ("image", "buffer") if device.is_adreno and device.has_lines else ("buffer",):
         configuration = Configuration.of(
-            "own_rows", work_group_m=group or (64 if device.is_adreno else 16), work_group_k=slices, micro_tile_m=rows,
+            "own_rows", work_group_m=group or usual, work_group_k=slices, micro_tile_m=rows,
             micro_tile_n=columns, packed_words=4, w_storage=storage, x_storage="buffer" if whole else storage,
             scaling=scaling, run_type="float16" if in_half else "float32", wave_size="any",
             **_arithmetic(device, whole, "magic"),
