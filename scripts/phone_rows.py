@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autotune.kernels.gemm import GemmProblem
 from autotune.phone.bundle.collect import collect
-from autotune.phone.bundle.result import load, read_result
+from autotune.phone.bundle.result import read_result
 from autotune.store import Store
 
 _MODES = {"float32": "float32", "float16": "float16", "Single": "float32", "Half": "float16", "f32": "float32",
@@ -64,7 +64,7 @@ def collected(results: Sequence[Path]) -> Iterator[Winner]:
     """Yield the winners of GEMM in results of bundles; each device is an origin."""
     for path in results:
         with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "collected.sqlite") as store:
-            found = collect(read_result(load(path)), store)
+            found = collect(read_result(path), store)
         for outcome in found.outcomes:
             problem, winner = outcome.request.problem, outcome.winner
             if winner is None or not isinstance(problem, GemmProblem):

@@ -29,13 +29,13 @@ def step_tokens(presets: Sequence[str], files: Sequence[Path], tokens: int | Non
 
 
 def read_model(path: Path, tokens: int) -> list[Request]:
-    """Return the products of a step of a model, merged, and tell which tensors are left out. Raises UsageError."""
+    """Return the products of a step of a model, merged, and tell what stands for some tensors. Raises UsageError."""
     from autotune.kernels.language_models import gguf_products
     from autotune.kernels.presets import merge
 
-    requests, left_out = gguf_products(path, tokens)
-    for message in left_out:
-        tell(f"left out: {message}")
+    requests, notes = gguf_products(path, tokens)
+    for message in notes:
+        tell(f"note: {message}")
     return merge(requests)
 
 
@@ -44,5 +44,10 @@ def lines_of_shapes(path: Path, tokens: int) -> list[str]:
     from autotune.kernels.presets import read_lines
 
     if is_model(path):
-        return [f"{found.problem.label} x{found.calls} {found.label}" for found in read_model(path, tokens)]
+        found = read_model(path, tokens)
+        quantised = [one for one in found if one.problem.family == "qgemm"]
+        if len(quantised) < len(found):
+            hint = "autotune presets lists them, with their calls"
+            tell(f"left out: {len(found) - len(quantised)} products of family gemm; {hint}")
+        return [f"{one.problem.label} x{one.calls} {one.label}" for one in quantised]
     return [line for line in read_lines(path) if line.strip()]

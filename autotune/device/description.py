@@ -34,6 +34,7 @@ _LOCAL_MEMORY_OF_ITS_OWN = 1
 _IMAGE_PITCH_ALIGNMENT = 0x104A
 _IMAGE_MAX_BUFFER_SIZE = 0x1040
 _ATOMIC_MEMORY_CAPABILITIES = 0x1063
+_OPENCL_C_ALL_VERSIONS, _VERSION_BYTES = 0x1066, 68
 _ORDER_ACQUIRE_RELEASE, _SCOPE_DEVICE = 1 << 1, 1 << 5
 _Number = Literal["uint", "size_t"]
 _Query = tuple[str, int, _Number]
@@ -56,6 +57,7 @@ FURTHER_QUERIES = (
     _IMAGE_PITCH_ALIGNMENT,
     _IMAGE_MAX_BUFFER_SIZE,
     _ATOMIC_MEMORY_CAPABILITIES,
+    _OPENCL_C_ALL_VERSIONS,
     *_COMPUTE_CAPABILITY,
     *(code for _, code, _ in (*_REGISTER_ALLOCATIONS, *_SUB_GROUP_SIZES)),
 )
@@ -85,7 +87,7 @@ class _ThisMachine:
 
     def query(self, raw: Any, code: int) -> bytes:
         """None of these codes is known to every build of pyopencl: its loader is called directly."""
-        answer, size = ctypes.create_string_buffer(16 * self.size_t_bytes), ctypes.c_size_t(0)
+        answer, size = ctypes.create_string_buffer(16 * _VERSION_BYTES), ctypes.c_size_t(0)
         status = _get_device_info()(
             ctypes.c_void_p(raw.int_ptr), code, ctypes.c_size_t(len(answer)), answer, ctypes.byref(size)
         )
@@ -233,6 +235,7 @@ def _limits(raw: Any, machine: Machine, *, is_cpu: bool) -> DeviceLimits:
         has_float64="cl_khr_fp64" in extensions or number(raw, "double_fp_config") != 0,
         has_ptx_integer_dot=capability >= _INTEGER_DOT_SINCE,
         has_matrix_units=capability >= _MATRIX_UNITS_SINCE,
+        opencl_c_standards=_opencl_c_standards(raw, machine),
         ordering_standard=_ordering_standard(raw, machine),
         is_cpu=is_cpu,
         native_vector_float32=number(raw, "native_vector_width_float", 0),
@@ -273,6 +276,17 @@ def _version(raw: Any) -> tuple[int, int]:
     """Return the device's OpenCL version, major and minor; zeros if the driver does not report it."""
     found = re.match(r"OpenCL (\d+)\.(\d+)", text(raw, "version"))
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _opencl_c_standards(raw: Any, machine: Machine) -> tuple[int, ...]:
+    """See `DeviceLimits`. A driver of OpenCL 3 tells its versions of OpenCL C, and may lack 2.0."""
+    major, _ = _version(raw)
+    if major < 3:
+        return (200,) if major == 2 else ()
+    told = ask(lambda: machine.query(raw, _OPENCL_C_ALL_VERSIONS), b"")[: 16 * _VERSION_BYTES]
+    starts = range(0, len(told) - _VERSION_BYTES + 1, _VERSION_BYTES)
+    majors = {int.from_bytes(told[at : at + 4], "little") >> 22 for at in starts}
+    return tuple(sorted(100 * found for found in majors & {2, 3}))
 
 
 def _ordering_standard(raw: Any, machine: Machine) -> int:

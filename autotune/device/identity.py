@@ -7,7 +7,8 @@ strings are read together. A slug names a device in databases, tables and on the
     adreno-730, adreno-642l, adreno-x1-85        Qualcomm, also under Mesa's FD names
     adreno-unknown-opencl-1-2-cu4                the driver does not report the model
     mali-g610-mc6                                cores from the name, else from the compute units
-    nvidia-h200, amd-gfx1100, intel-arc-a770-graphics, apple-m2, powervr-rogue-ge8320
+    nvidia-h200, intel-arc-a770-graphics, powervr-rogue-ge8320
+    amd-gfx1100-cu48, apple-m2-cu10              a chip or a name of which devices use different parts
     pocl-amd-epyc-avx2, intel-cpu-core-i7-8700-avx512, llvmpipe-cortex-a76-neon
                                                  a processor, after the OpenCL runtime that drives it; the last part is
                                                  the widest vectors of the runtime's compiler, if known
@@ -370,15 +371,16 @@ def _known_vendor(told: Strings) -> Identity | None:
     if not found:
         return None
     model = _board(told.name, found.prefix) or "unknown"
-    # The name of a chip alone: boards with it differ in how much of it they use.
-    units = f"-cu{told.compute_units}" if re.fullmatch(r"gfx[0-9a-f]+", model) and told.compute_units > 0 else ""
+    # A chip, or a name without a number: what is called so differs in how much of the chip it uses.
+    is_shared = found.name == "apple" or re.fullmatch(r"gfx[0-9a-f]+|\D*", model)
+    units = f"-cu{told.compute_units}" if is_shared and told.compute_units > 0 else ""
     return _identity(found.vendor, model, found.name, f"{found.name}-{model}{units}")
 
 
 def _board(name: str, prefix: str) -> str:
     """Return the model without vendor, driver details in parentheses, PCI number and target features.
 
-    A name such as "Radeon Graphics", which many chips have, is followed by the chip in parentheses.
+    A name without a number such as "Radeon Graphics", which many chips have, is followed by the chip in parentheses.
     """
     chip = re.search(r"(?i)\((?:radeonsi, )?([a-z][\w -]*)", name)
     name = " ".join(re.sub(r"(?i)\([^()]*\)?|^mesa\b|\bcompute engine$", " ", name).split())
@@ -386,7 +388,7 @@ def _board(name: str, prefix: str) -> str:
     while (shorter := re.sub(rf"(?i)^({prefix})\b\s*", "", name)) != name:
         name = shorter
     without_number = re.sub(r"\s*\[[^\]]*\]?", "", name)
-    if chip and without_number.lower() in ("graphics", "radeon graphics"):
+    if chip and re.fullmatch(r"(?i)\D*graphics", without_number):
         return f"{without_number} {chip[1].strip()}"
     return name if without_number.lower() in ("", "graphics") else without_number
 

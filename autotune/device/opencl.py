@@ -198,6 +198,13 @@ class Session:
         except cl.Error as error:
             raise LaunchError(f"cannot allocate {buffer.name}: {shortened(str(error))}") from error
 
+    def part(self, memory: Memory, start_bytes: int, size_bytes: int) -> Memory | None:
+        alignment_bits = number(self._raw, "mem_base_addr_align")
+        if not alignment_bits or 8 * start_bytes % alignment_bits:
+            return None
+        with _refusals():
+            return memory.get_sub_region(start_bytes, size_bytes)
+
     def write(self, memory: Memory, values: NDArray[Any], *, wait: bool = True) -> None:
         with _refusals():
             event = cl.enqueue_copy(self.queue, memory, values, is_blocking=wait, **_all(memory))
@@ -223,9 +230,10 @@ class Session:
                     self.queue, target, source, src_origin=(0, 0), dest_origin=(0, 0), region=_all(source)["region"]
                 )
 
-    def read(self, memory: Memory, into: NDArray[Any]) -> None:
+    def read(self, memory: Memory, into: NDArray[Any], start_bytes: int = 0) -> None:
+        where = {"src_offset": start_bytes} if isinstance(memory, cl.Buffer) else _all(memory)
         with _refusals():
-            cl.enqueue_copy(self.queue, into, memory, is_blocking=True, **_all(memory))
+            cl.enqueue_copy(self.queue, into, memory, is_blocking=True, **where)
         self._written.clear()
 
     # Launches

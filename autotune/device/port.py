@@ -132,6 +132,10 @@ class Port(Protocol):
         """Allocate a buffer or image, contents undefined; a view is an image over one of `allocated`, by name."""
         ...
 
+    def part(self, memory: Memory, start_bytes: int, size_bytes: int) -> Memory | None:
+        """Return a part of a buffer as a buffer of its own, or None where that cannot be had."""
+        ...
+
     def write(self, memory: Memory, values: NDArray[Any], *, wait: bool = True) -> None:
         """Copy contiguous values to the start of a buffer, or to all pixels of an image.
 
@@ -154,8 +158,8 @@ class Port(Protocol):
         """Copy the start of one buffer to another, or a whole image to one of its shape."""
         ...
 
-    def read(self, memory: Memory, into: NDArray[Any]) -> None:
-        """Copy the start of a buffer, or all pixels of an image, into a contiguous array."""
+    def read(self, memory: Memory, into: NDArray[Any], start_bytes: int = 0) -> None:
+        """Copy what begins at a byte of a buffer, or all pixels of an image, into a contiguous array."""
         ...
 
     def bind(

@@ -231,6 +231,16 @@ PROBES: Mapping[str, Probe] = {
     ((__global int *)out)[64 + item] = most + 1 - (int)get_sub_group_size();""",
             expected=lambda group: np.append(_sums_of_groups(group), np.zeros(ITEMS)).astype(np.int32),
         ),
+        Probe(  # as kernels use it: successive work-items are neighbours
+            name=checkup.SUB_GROUP_SHUFFLES,
+            head=_enabled("cl_khr_subgroups") + _enabled("cl_khr_subgroup_shuffle"),
+            body="""
+    ((__global float *)out)[item] = sub_group_shuffle_xor(a_float[item], 1u);
+    ((__global float *)out)[64 + item] = sub_group_shuffle_xor(b_float[item], 2u);""",
+            expected=lambda _: np.concatenate([x[np.arange(ITEMS) ^ d] for x, d in ((_A, 1), (_B, 2))]).astype(
+                np.float32
+            ),
+        ),
         Probe(
             name=checkup.SUB_GROUP_SIZES,
             head=_enabled("cl_qcom_reqd_sub_group_size"),

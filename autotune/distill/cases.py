@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from math import inf, isfinite, nan
+from math import inf, nan
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -231,7 +231,7 @@ def _cases(
             device_facts=_device_facts(device),
             sizes={**dict(zip(problem.size_axes, map(float, problem.size_vector), strict=True)), **dict(problem.kind)},
             times={known.complete(c): time for c, time in measured if not known.misfits(known.complete(c))},
-            default=winner.default_ns if isfinite(winner.default_ns) else nan,
+            default=winner.default_ns if 0 < winner.default_ns < inf else nan,
             is_legal=partial(Legality(known, device.limits).is_valid, problem_values=problem.constraint_values()),
         )
 

@@ -5,10 +5,10 @@ device, and how many leaves there are is decided by leaving out devices and size
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp, inf, log
+from math import exp, log
 
 import numpy as np
 
@@ -22,17 +22,14 @@ WORST_SHARE = 0.5
 ALL_COUNT = 0.5
 """Weight, in cases, of the loss in all cases there: a leaf of few cases takes a kernel that is good elsewhere, too.
 
-In the spaces that `scripts/bench_distill` names, rules reach 0.885 to 0.894 of the best with 0.1 to 2, without it 0.79.
+In the spaces that `scripts/bench_distill` names, rules reach 0.885 to 0.894 of the best with 0.1 to 2, without it 0.82.
 """
 _LEAST_GAIN = 0.002
-"""Mean loss that one more leaf must save, and one more kernel half of it."""
+"""Mean loss that one more leaf must save."""
 _LEAST_DEVICES, _LEAST_SIZES = 3, 5
 """Least number of devices or sizes of which leaving some out can say how many leaves are right."""
-_MOST_FOLDS = 12
-"""Folds in which devices or sizes are left out to decide that."""
-_MOST_GROUPS = 40
-"""Sizes that `judge` leaves out one at a time; more are left out several at a time."""
-_MOST_PAIRS = 2000
+_MOST_FOLDS, _MOST_GROUPS = 12, 40
+"""In how many parts devices or sizes are left out, to decide that and by `judge`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +99,8 @@ def distill(kernel: str, cases: Sequence[Case], most: int, depth: int) -> Rule:
     Raises AutotuneError when it is known to lose to the default somewhere.
     """
     losses = Losses(cases)
-    rule = _Fit(losses, losses.columns, most, depth).rule(kernel)
+    fit = _Fit(losses, losses.columns, most, depth)
+    rule = Rule(kernel=kernel, kernels=tuple(losses.configurations[row] for row in fit.kernels), root=fit.root)
     picked = [(case, case.times.get(rule.kernels[rule.choose(case.facts)], 0.0)) for case in cases]
     # Comparing with a default that is not known, NaN, is false.
     lost = [(case.default / time, case) for case, time in picked if time > case.default * exp(TIE)]
@@ -119,65 +117,62 @@ def distill(kernel: str, cases: Sequence[Case], most: int, depth: int) -> Rule:
 def judge(cases: Sequence[Case], most: int, depth: int) -> dict[str, list[Judged]]:
     """Return what rules reach on each device that they were made without, and at each size."""
     losses = Losses(cases)
-    devices = losses.grouped(lambda case: case.device, losses.columns)
-    sizes = _merged(losses.grouped(lambda case: case.label, losses.columns))
+    groups = {name: losses.grouped(of_case, losses.columns) for name, of_case in _KINDS.items()}
     return {
-        name: [_judged(losses, left_out, columns, most, depth) for left_out, columns in groups.items()]
-        for name, groups in (("device", devices), ("size", sizes))
-        if len(groups) > 1
+        name: [_judged(losses, *part, most, depth) for part in _parts(of_kind, _MOST_GROUPS)]
+        for name, of_kind in groups.items()
+        if len(of_kind) > 1
     }
+
+
+_KINDS: Mapping[str, Callable[[Case], str]] = {"device": lambda case: case.device, "size": lambda case: case.label}
 
 
 def mean_of(lines: Sequence[Judged]) -> Judged:
     """Return the geometric means of what was reached, each line counting once."""
     cases = sum(line.cases for line in lines)
     defaults = [line.default for line in lines if line.default is not None]
+    reached = ("rule", "nearest", "best", "single")
     return Judged(
         left_out="mean",
         cases=cases,
         measured=sum(line.measured * line.cases for line in lines) / cases,
-        rule=_geometric([line.rule for line in lines]),
-        nearest=_geometric([line.nearest for line in lines]),
         default=_geometric(defaults) if len(defaults) == len(lines) else None,
-        best=_geometric([line.best for line in lines]),
-        single=_geometric([line.single for line in lines]),
+        **{name: _geometric(getattr(line, name) for line in lines) for name in reached},
     )
 
 
-def _geometric(values: Sequence[float]) -> float:
-    return exp(sum(map(log, values)) / len(values))
+def _geometric(values: Iterable[float]) -> float:
+    return exp(float(np.mean([log(value) for value in values])))
 
 
-def _merged(groups: Mapping[str, Places]) -> dict[str, Places]:
-    """Return at most _MOST_GROUPS groups; one that was several is named by the first and their number."""
+def _parts(groups: Mapping[str, Places], most: int) -> Iterator[tuple[str, Places]]:
+    """Yield at most `most` parts of the groups; one of several groups is named by the first and their number."""
     names = list(groups)
-    parts = [names[number::_MOST_GROUPS] for number in range(min(_MOST_GROUPS, len(names)))]
-    return {
-        part[0] + (f" and {len(part) - 1} others" if part[1:] else ""): np.concatenate([groups[name] for name in part])
-        for part in parts
-    }
+    for some in (names[number::most] for number in range(min(most, len(names)))):
+        others = f" and {len(some) - 1} others" if some[1:] else ""
+        yield some[0] + others, np.concatenate([groups[name] for name in some])
 
 
 def _judged(losses: Losses, left_out: str, columns: Places, most: int, depth: int) -> Judged:
     train = np.setdiff1d(losses.columns, columns)
     fit = _Fit(losses, train, most, depth)
-    picked, rows = fit.picks(columns), fit.kernels
-    nearest = [losses.winner(losses.nearest(train, column)) for column in columns.tolist()]
+
+    def speed(rows: Sequence[int] | int) -> float:
+        return float(np.exp(-losses.losses[rows, columns].mean()))
+
+    picked = fit.picks(columns)
     default = float(np.exp(-losses.defaults[columns].mean()))
     return Judged(
         left_out=left_out,
         cases=len(columns),
         measured=float(losses.is_measured[picked, columns].mean()),
-        rule=_speed(losses.losses[picked, columns]),
-        nearest=_speed(losses.losses[nearest, columns]),
+        rule=speed(picked),
+        nearest=speed([losses.nearest_winner(train, column) for column in columns.tolist()]),
         default=None if np.isnan(default) else default,
-        best=_speed(losses.losses[rows][:, columns].min(axis=0)),
-        single=_speed(losses.losses[fit.leaf(train), columns]),
+        best=float(np.exp(-losses.losses[fit.kernels][:, columns].min(axis=0).mean())),
+        single=speed(fit.row(train)),
     )
-
-
-def _speed(losses: Numbers) -> float:
-    return float(np.exp(-losses.mean()))
 
 
 def _splits(node: Node) -> Iterator[Split]:
@@ -187,67 +182,74 @@ def _splits(node: Node) -> Iterator[Split]:
         yield from _splits(node.no)
 
 
+def _with_ends(node: Node, ends: Mapping[int, Node]) -> Node:
+    """Return the tree with these in place of its integers; a split whose ends are equal goes."""
+    if isinstance(node, int):
+        return ends.get(node, node)
+    yes, no = _with_ends(node.yes, ends), _with_ends(node.no, ends)
+    return yes if yes == no else replace(node, yes=yes, no=no)
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Cut:
-    """A split of some cases, and what it saves of the mean cost."""
-
-    saved: float
-    feature: str
-    bound: float | str
-
-
-@dataclass(kw_only=True, eq=False)
-class _Branch:
-    """A part of a growing tree, with its cases."""
+class _Leaf:
+    """Cases at the end of a growing tree."""
 
     columns: Places
     depth: int
-    cut: _Cut | None
-    """The split that saves most."""
-    order: float = inf
-    """When it was split, counted from 1; infinite for a leaf."""
-    yes: "_Branch | None" = None
-    no: "_Branch | None" = None
-    row: int | None = None
-    """The kernel while it is a leaf, once it was asked for."""
+    row: int
+    """Their kernel."""
+    saved: float
+    """What the split that saves most saves of the mean cost; 0 if there is none."""
+    feature: str
+    bound: float | str
 
 
 class _Fit:
     """A tree grown on some of the cases, and its kernels."""
 
-    def __init__(self, losses: Losses, columns: Places, most: int, depth: int, leaves: int | None = None) -> None:
-        """Without `leaves`, as many as do best in cases left out."""
+    def __init__(self, losses: Losses, columns: Places, most: int, depth: int) -> None:
         self._losses, self._columns, self._most, self._depth = losses, columns, most, depth
         self._rows = losses.rows(columns)
-        self._by_device = losses.grouped(lambda case: case.device, columns)
+        self._by_device = losses.grouped(_KINDS["device"], columns)
         self._weighted = np.zeros((len(self._rows), len(losses.columns)))
         for group in self._by_device.values():
             self._weighted[:, group] = losses.costs[np.ix_(self._rows, group)] / len(group) / len(self._by_device)
         self._scores_of_all = self._scores(columns)
-        self._tree = self._grown()
-        self._leaves = self._best_leaves() if leaves is None else leaves
+        self._trees = list(self._grown())
+        """Trees of 1, 2, ... leaves, whose integers are numbers of leaves."""
 
     @cached_property
-    def _tree_and_rows(self) -> tuple[Node, list[int]]:
-        return self._frozen(self._leaves)
+    def _chosen(self) -> tuple[Node, list[_Leaf]]:
+        return self._trees[min(self._best_count(), len(self._trees)) - 1]
 
     @cached_property
     def kernels(self) -> list[int]:
-        """Rows of the kernels, those of the tree first."""
-        return self._filled(self._tree_and_rows[1])
+        """Rows of the kernels: those of the tree, then those that help most if the best of all is taken."""
+        chosen = list(dict.fromkeys(leaf.row for leaf in self._chosen[1]))
+        losses = self._losses.losses[:, self._columns]
+        best = losses[chosen].min(axis=0)
+        while len(chosen) < self._most:
+            means = np.minimum(losses[self._rows], best).mean(axis=1)
+            if means.min() >= best.mean():
+                break
+            chosen.append(int(self._rows[means.argmin()]))
+            best = np.minimum(best, losses[chosen[-1]])
+        return chosen
 
-    def rule(self, name: str) -> Rule:
-        kernels = tuple(self._losses.configurations[row] for row in self.kernels)
-        return Rule(kernel=name, kernels=kernels, root=self._tree_and_rows[0])
+    @cached_property
+    def root(self) -> Node:
+        """The tree, whose integers are numbers of kernels."""
+        root, leaves = self._chosen
+        return _with_ends(root, {number: self.kernels.index(leaf.row) for number, leaf in enumerate(leaves)})
 
-    def picks(self, columns: Places, leaves: int | None = None) -> list[int]:
-        """Return the rows that the tree picks in these cases, or picked when it had so many leaves."""
-        root, rows = self._frozen(leaves) if leaves else self._tree_and_rows
+    def picks(self, columns: Places, count: int | None = None) -> list[int]:
+        """Return the rows that the tree picks in these cases, or that the one of so many leaves does."""
+        root, leaves = self._trees[min(count, len(self._trees)) - 1] if count else self._chosen
         rule = Rule(kernel="", kernels=(), root=root)
-        return [rows[rule.choose(self._losses.cases[column].facts)] for column in columns.tolist()]
+        return [leaves[rule.choose(self._losses.cases[column].facts)].row for column in columns.tolist()]
 
-    def leaf(self, columns: Places) -> int:
-        """Return the row for some cases; to be good on devices that took no part, it counts the others as well."""
+    def row(self, columns: Places) -> int:
+        """Return the kernel for some cases; to be good on devices that took no part, it counts the others as well."""
         scores = len(columns) * self._scores(columns) + ALL_COUNT * self._scores_of_all
         return int(self._rows[scores.argmin()])
 
@@ -257,60 +259,42 @@ class _Fit:
         means = np.stack([self._losses.costs[np.ix_(self._rows, group)].mean(axis=1) for group in groups])
         return np.asarray(means.mean(axis=0) + WORST_SHARE * means.max(axis=0))
 
-    def _grown(self) -> _Branch:
-        """Grow a tree, always by the split that saves most, until it has a leaf for each kernel."""
-        root = self._branch(self._columns, 0)
-        leaves = [root]
-        for order in range(1, self._most):
-            parent = max(leaves, key=lambda leaf: leaf.cut.saved if leaf.cut else 0.0)
-            if not parent.cut:
-                break
-            values = self._losses.features[parent.cut.feature][parent.columns]
-            bound = parent.cut.bound
+    def _grown(self) -> Iterator[tuple[Node, list[_Leaf]]]:
+        """Yield a tree as it grows, always by the split that saves most, until it has a leaf for each kernel."""
+        root: Node = 0
+        leaves = [self._leaf(self._columns, 0)]
+        yield root, leaves
+        while len(leaves) < self._most:
+            number = max(range(len(leaves)), key=lambda n: leaves[n].saved)
+            leaf = leaves[number]
+            if not leaf.saved:
+                return
+            values = self._losses.features[leaf.feature][leaf.columns]
+            bound = leaf.bound
             is_yes = np.array([v == bound if isinstance(bound, str) else v <= bound for v in values.tolist()])
-            parent.order = order
-            parent.yes = self._branch(parent.columns[is_yes], parent.depth + 1)
-            parent.no = self._branch(parent.columns[~is_yes], parent.depth + 1)
-            leaves = [leaf for leaf in leaves if leaf is not parent] + [parent.yes, parent.no]
-        return root
+            split = Split(feature=leaf.feature, bound=leaf.bound, yes=number, no=len(leaves))
+            root = _with_ends(root, {number: split})
+            yes, no = (self._leaf(leaf.columns[part], leaf.depth + 1) for part in (is_yes, ~is_yes))
+            leaves = [*leaves[:number], yes, *leaves[number + 1 :], no]
+            yield root, leaves
 
-    def _branch(self, columns: Places, depth: int) -> _Branch:
-        best: _Cut | None = None
+    def _leaf(self, columns: Places, depth: int) -> _Leaf:
+        best: tuple[float, str, float | str] = (0.0, "", 0.0)
         weighted = self._weighted[:, columns]
         for name, values in self._losses.features.items() if depth < self._depth else ():
             for bound, saved in _cuts(weighted, values[columns]):
-                if saved > (best.saved if best else 0.0) + 1e-9:
-                    best = _Cut(saved=saved, feature=name, bound=bound)
-        return _Branch(columns=columns, depth=depth, cut=best)
+                if saved > best[0] + 1e-9:
+                    best = saved, name, bound
+        row = self.row(columns)
+        return _Leaf(columns=columns, depth=depth, row=row, saved=best[0], feature=best[1], bound=best[2])
 
-    def _frozen(self, leaves: int) -> tuple[Node, list[int]]:
-        """Return the tree as it was when it had so many leaves, and the rows of its kernels."""
-        rows: list[int] = []
-
-        def freeze(branch: _Branch) -> Node:
-            if branch.order < leaves and branch.cut and branch.yes and branch.no:
-                yes, no = freeze(branch.yes), freeze(branch.no)
-                return yes if yes == no else Split(feature=branch.cut.feature, bound=branch.cut.bound, yes=yes, no=no)
-            if branch.row is None:
-                branch.row = self.leaf(branch.columns)
-            if branch.row not in rows:
-                rows.append(branch.row)
-            return rows.index(branch.row)
-
-        return freeze(self._tree), rows
-
-    def _best_leaves(self) -> int:
+    def _best_count(self) -> int:
         """Return how many leaves lose least in cases left out; fewer, if those are not worse by more than chance."""
-        losses = self._losses
         of_kinds = []
-        for groups, least in (
-            (self._by_device, _LEAST_DEVICES),
-            (losses.grouped(lambda case: case.label, self._columns), _LEAST_SIZES),
-        ):
-            parts = list(groups.values())
-            if len(parts) >= least:
-                folds = [np.concatenate(parts[n::_MOST_FOLDS]) for n in range(min(_MOST_FOLDS, len(parts)))]
-                of_kinds.append(np.array([self._costs_without(fold) for fold in folds]))
+        for kind, least in (("device", _LEAST_DEVICES), ("size", _LEAST_SIZES)):
+            groups = self._losses.grouped(_KINDS[kind], self._columns)
+            if len(groups) >= least:
+                of_kinds.append(np.array([self._costs_without(part) for _, part in _parts(groups, _MOST_FOLDS)]))
         if not of_kinds:
             return 1
         best = int(np.mean([costs.mean(axis=0) for costs in of_kinds], axis=0).argmin())
@@ -319,34 +303,11 @@ class _Fit:
         is_near = [b.mean(axis=0) <= b.std(axis=0) / len(b) ** 0.5 + _LEAST_GAIN for b in behind]
         return int(np.flatnonzero(np.all(is_near, axis=0))[0]) + 1
 
-    def _costs_without(self, fold: Places) -> Numbers:
-        """Return the mean cost in a fold, of trees of 1, 2, ... leaves that were made without it."""
-        fit = _Fit(self._losses, np.setdiff1d(self._columns, fold), self._most, self._depth, leaves=1)
-        picks = [fit.picks(fold, leaves) for leaves in range(1, self._most + 1)]
-        return np.array([self._losses.costs[rows, fold].mean() for rows in picks])
-
-    def _filled(self, tree: Sequence[int]) -> list[int]:
-        """Add the kernels that help most if the best of all is taken, on each device and halfway between any two.
-
-        A device that took no part is more like something between two that did than like either.
-        """
-        losses, cases = self._losses.losses[:, self._columns], [self._losses.cases[c] for c in self._columns]
-        both = itertools.combinations(range(len(cases)), 2)
-        pairs = np.array(
-            [(a, b) for a, b in itertools.islice(both, 100 * _MOST_PAIRS) if cases[a].sizes == cases[b].sizes]
-        )
-        if len(pairs):
-            pairs = pairs[:: -(-len(pairs) // _MOST_PAIRS)]
-            losses = np.hstack([losses, (losses[:, pairs[:, 0]] + losses[:, pairs[:, 1]]) / 2])
-        chosen = list(tree)
-        best = losses[chosen].min(axis=0)
-        while len(chosen) < self._most:
-            means = np.minimum(losses[self._rows], best).mean(axis=1)
-            if best.mean() - means.min() < _LEAST_GAIN / 2:
-                break
-            chosen.append(int(self._rows[means.argmin()]))
-            best = np.minimum(best, losses[chosen[-1]])
-        return chosen
+    def _costs_without(self, part: Places) -> Numbers:
+        """Return the mean cost in some cases, of trees of 1, 2, ... leaves that were made without them."""
+        fit = _Fit(self._losses, np.setdiff1d(self._columns, part), self._most, self._depth)
+        picks = [fit.picks(part, count) for count in range(1, self._most + 1)]
+        return np.array([self._losses.costs[rows, part].mean() for rows in picks])
 
 
 def _cuts(weighted: Numbers, values: Feature) -> Iterator[tuple[float | str, float]]:
@@ -369,5 +330,4 @@ def _between(low: float, high: float) -> float:
     """Return a number from `low` to below `high`: a power of two, else a whole number, where there is one."""
     middle = (low * high) ** 0.5 if low > 0 else (low + high) / 2
     power = 2.0 ** np.floor(np.log2(high)) if high > 0 else low
-    found = (float(bound) for bound in (power, np.floor(middle), middle) if low <= bound < high)
-    return next(found, low)
+    return next((float(bound) for bound in (power, np.floor(middle), middle) if low <= bound < high), low)

@@ -1,8 +1,9 @@
 """The products of language models whose weights are quantised: those of `language_models.toml`, and of GGUF files.
 
 n is the tokens of a step: 1 when a model writes, more when it reads its prompt. The output layer is multiplied with one
-token of a step only. With experts, each token is multiplied with those that it uses. What is kept in floating point,
-such as the routers of experts, is left out. Attention has presets of its own, with a cache in float16.
+token of a step only. With experts, each token is multiplied with those that it uses. Presets leave out what is kept in
+floating point, such as the routers of experts; for a file these are plain products. Attention has presets of its own,
+with a cache in float16.
 
 Sources: the published configurations of the models; which tensor gets which format is llama.cpp's choice without an
 importance matrix (`use_more_bits` and fall-backs in its quantiser), except that what it would store as Q5_0 or Q5_K,
@@ -10,13 +11,15 @@ which have no kernels here, takes the next larger format, Q8_0 or Q6_K.
 """
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.errors import ProblemError, UsageError
+from autotune.errors import UsageError
 from autotune.kernels.attention import AttentionProblem
-from autotune.kernels.gguf_header import GgufHeader, Tensor, read_header
+from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.gguf_header import TYPES, GgufHeader, Tensor, read_header
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.qgemm.formats import FORMATS
 from autotune.model.trial import Request
@@ -123,23 +126,37 @@ def _product(label: str, m: int, n: int, k: int, weights: str, experts: int = 1)
 # Models in GGUF files
 
 
+_FLOATS = {"f16": "float16", "bf16": "float32", "f32": "float32"}
+"""Modes of plain products by the types of their weights."""
+_LARGER = {
+    **dict.fromkeys(("q4_1", "q5_0", "q5_1", "q5_k"), ("q6_k", "q8_0")),
+    **dict.fromkeys(("q8_1", "q8_k"), ("q8_0",)),
+    **dict.fromkeys((one for one in TYPES.values() if one.startswith(("q2", "q3", "iq", "tq"))), ("q4_k", "q4_0")),
+}
+"""The next larger formats of types without kernels, the first that fits the rows."""
+
+
 def gguf_products(path: Path, tokens: int) -> tuple[list[Request], list[str]]:
-    """Return the products of a step of the model in a GGUF file, not merged, and why some tensors are left out.
+    """Return the products of a step of the model in a GGUF file, not merged, and what stands for some tensors.
 
     Only the header is read, so that the file may end where the weights would begin. Raises UsageError.
     """
     header = read_header(path)
     requests: list[Request] = []
-    left_out: dict[str, int] = {}
+    notes: Counter[str] = Counter()
     for tensor in _multiplied(header):
         try:
             requests.append(_product_of(tensor, tokens, header.experts_used))
-        except ProblemError as error:
-            left_out[error.message] = left_out.get(error.message, 0) + 1
+        except UsageError as error:
+            raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
+        problem = requests[-1].problem
+        stands = problem.weights if isinstance(problem, QGemmProblem) else f"gemm in {_FLOATS[tensor.type]}"
+        if stands != tensor.type:
+            notes[f"{stands} stands for {tensor.type.upper()}"] += 1
     if not requests:
-        hint = "; ".join(left_out) or "it has no weights of layers (blk.*.weight, output.weight)"
-        raise UsageError(f"{path}: holds no products with quantised weights", hint=hint)
-    return requests, [f"{count} tensors: {message}" for message, count in left_out.items()]
+        hint = "it has no weights of layers (blk.*.weight, output.weight)"
+        raise UsageError(f"{path}: holds no products", hint=hint)
+    return requests, [f"{count} tensors: {message}" for message, count in notes.items()]
 
 
 def _multiplied(header: GgufHeader) -> Iterator[Tensor]:
@@ -153,11 +170,17 @@ def _multiplied(header: GgufHeader) -> Iterator[Tensor]:
 
 
 def _product_of(tensor: Tensor, tokens: int, experts_used: int) -> Request:
-    """Return the product with a tensor. Raises ProblemError where there is no kernel for it."""
+    """Return the product with a tensor. Raises UsageError for types of which no model has weights."""
     k, m, experts = (*tensor.shape, 1)[:3]
-    if tensor.type not in FORMATS:
-        raise ProblemError(f"there are no kernels for {tensor.type.upper()}")
     is_output = not tensor.name.startswith("blk.")
     n = 1 if is_output else tokens * (experts_used if experts > 1 else 1)
     label = "output" if is_output else tensor.name.split(".", 2)[-1].removesuffix(".weight")
-    return _product(label, m, n, k, tensor.type, experts)
+    if tensor.type in _FLOATS:
+        used = min(experts, n)
+        mode = _FLOATS[tensor.type]
+        return Request(problem=GemmProblem(m=m, n=-(-n // used), k=k, batch=used, mode=mode, constant="a"), label=label)
+    *others, weights = _LARGER.get(tensor.type, (tensor.type,))
+    if weights not in FORMATS:
+        raise UsageError(f"there are no kernels for {tensor.type.upper()}")
+    fitting = (one for one in others if k % FORMATS[one].block == 0)
+    return _product(label, m, n, k, next(fitting, weights), experts)

@@ -1,5 +1,8 @@
 """What the families that go over the rows of an input, reduce and rows, declare alike."""
 
+from collections.abc import Iterable, Iterator
+
+from autotune.model.configuration import Configuration
 from autotune.space.family import Algorithm, Constraint, Parameter, constraint, features, parameter
 
 UNDER_WAY = "vector_width * unroll"
@@ -42,8 +45,14 @@ _ROW_A_WORK_ITEM = (
     constraint("pass_within_row", "vector_width * unroll < 2 * channels", "one pass is longer than a row"),
 )
 """Of algorithms in which a work-item has a row of its own."""
+TAKES_STANDARD = constraint(
+    "takes_standard",
+    "(standard != 'CL2.0' or takes_cl2 == 1) and (standard != 'CL3.0' or takes_cl3 == 1)",
+    "the compiler does not take this version of OpenCL C",
+)
 _SUB_GROUPS = (
     constraint("device_has_sub_groups", "has_sub_groups == 1", "the device has no sub-groups"),
+    TAKES_STANDARD,
     constraint(
         "items_to_do",
         "(row_of == 'work_group' and work_group_size * vector_width * unroll < 2 * channels) "
@@ -76,6 +85,15 @@ OF_ROWS = {
 def work_group(*values: int) -> Parameter:
     """Return the parameter for the size of a work-group."""
     return parameter("work_group_size", values, "work-items in a work-group; 0 leaves it to the driver")
+
+
+def of_standards(starts: Iterable[Configuration]) -> Iterator[Configuration]:
+    """Yield starts, those with sub-groups under OpenCL C 2.0 also under 3.0, for compilers that do not take theirs."""
+    for start in starts:
+        yield start
+        values = dict(start.values)
+        if values.get("standard") == "CL2.0":
+            yield Configuration.of(start.algorithm, **{**values, "standard": "CL3.0"})
 
 
 def row_algorithms(

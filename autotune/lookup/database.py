@@ -3,6 +3,7 @@
 Nothing is written: another program may be using the file, and its folder may be read-only.
 """
 
+import errno
 import json
 import os
 import sqlite3
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import isfinite
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from autotune.errors import AutotuneError, ConfigurationError, NotADatabaseError, ProblemError, StoreError, TableError
@@ -29,6 +31,12 @@ Ask = Callable[..., list[tuple[Any, ...]]]
 
 _WAIT_S = 10.0
 """Time to wait while another program has the file locked."""
+_LONGEST_S = 20.0
+"""Time after which reading a file ends; a large database takes a second."""
+_MOST_BYTES = 2**28
+"""Of texts that one query returns."""
+_MOST_TEXT_BYTES = 2**24
+"""Of one text."""
 _READ_AT_ONCE = 1000
 """Number of winners up to which all are read when a database is opened, so that broken rows are reported then."""
 
@@ -42,6 +50,71 @@ _DEVICES = f"""
     END, id
 """  # noqa: S608 - of constants
 """If a slug has several drivers, the one that measured last comes last."""
+
+BEST_CONFIGURATIONS = """\
+WITH
+-- The newest measured winner and the fastest imported one, confirmed by finals and provisional apart. Times from
+-- elsewhere count until finals here are finished, in which a search lets the imported configuration take part.
+newest AS (
+    SELECT
+        winners.*,
+        CASE WHEN samples > 0 THEN 1 ELSE 0 END AS is_final,
+        ROW_NUMBER() OVER (
+            PARTITION BY device, problem_id, source, CASE WHEN samples > 0 THEN 1 ELSE 0 END
+            ORDER BY CASE WHEN source = 'imported' THEN time_ns ELSE 0 END, id DESC
+        ) AS place
+    FROM winners LEFT JOIN (
+        SELECT device AS its_device, problem_id AS its_problem, MAX(id) AS newest_final
+        FROM winners
+        WHERE source = 'measured' AND samples > 0
+        GROUP BY device, problem_id
+    ) AS finals ON its_device = device AND its_problem = problem_id
+    WHERE source = 'measured' OR newest_final IS NULL OR id > newest_final
+),
+-- Confirmed before provisional, then the faster; where they tie, the one measured here ('measured' > 'imported').
+ranked AS (
+    SELECT
+        newest.*,
+        ROW_NUMBER() OVER (
+            PARTITION BY device, problem_id
+            ORDER BY is_final DESC, time_ns, source DESC
+        ) AS rank_here
+    FROM newest
+    WHERE place = 1
+)
+SELECT
+    ranked.device AS device,
+    problems.family AS family,
+    problems.label AS problem,
+    problems.m AS m,
+    problems.n AS n,
+    problems.k AS k,
+    ranked.algorithm AS algorithm,
+    ranked.configuration AS configuration,
+    ranked.time_ns AS time_ns,
+    problems.flops / ranked.time_ns AS gflops,
+    CASE WHEN ranked.samples > 0 THEN ranked.default_ns / ranked.time_ns END AS gain_over_default,
+    ranked.gain_low AS gain_low,
+    ranked.gain_high AS gain_high,
+    ranked.baseline_ns / ranked.time_ns AS gain_over_baseline,
+    ranked.samples AS samples,
+    ranked.is_default AS is_default,
+    ranked.source AS source,
+    ranked.driver AS driver,
+    ranked.template_hash AS template_hash,
+    ranked.space_version AS space_version,
+    ranked.tool_version AS tool_version,
+    ranked.measured_at AS measured_at,
+    problems.spec AS spec,
+    ranked.default_ns AS default_ns,
+    ranked.baseline_ns AS baseline_ns,
+    ranked.verdict AS verdict,
+    ranked.verifications AS verifications
+FROM ranked
+JOIN problems ON problems.id = ranked.problem_id
+WHERE ranked.rank_here = 1
+"""
+"""The current winner of each device, family and problem."""
 
 _ENTRIES = """
     SELECT spec, configuration, time_ns, driver, template_hash FROM best_configurations WHERE device = ? AND family = ?
@@ -87,8 +160,8 @@ class Database(Contents):
 
 
 def _device(row: Sequence[Any], source: Path) -> Device:
-    values = dict(zip(_DEVICE, row, strict=True))
-    with _row_of(source, "devices", str(values["slug"])):
+    values: dict[str, Any] = dict(zip(_DEVICE, map(str, row), strict=True))
+    with _row_of(source, "devices", values["slug"]):
         limits = DeviceLimits.from_dict(json.loads(values.pop("limits")))
         limits.constraint_values()
         return Device(**values, limits=limits)
@@ -199,38 +272,65 @@ def _reading(path: Path) -> Iterator[Ask]:
     with _reported(path), closing(_connect(path)) as connection:
         # One transaction, so that all queries see the same state whatever is written meanwhile.
         connection.execute("BEGIN")
+        ends = monotonic() + _LONGEST_S
+        connection.set_progress_handler(lambda: monotonic() > ends, 100_000)
 
         def ask(query: str, *parameters: str) -> list[tuple[Any, ...]]:
-            return connection.execute(query, parameters).fetchall()
+            rows, size = [], 0
+            for row in connection.execute(query, parameters):
+                size += sum(len(value) for value in row if isinstance(value, str | bytes))
+                if size > _MOST_BYTES:
+                    raise NotADatabaseError(f"{path} holds more than any database of this project")
+                rows.append(row)
+            return rows
 
         yield ask
 
 
 def _is_filled(path: Path, ask: Ask) -> bool:
-    names = {name for (name,) in ask("SELECT name FROM sqlite_master")}
-    if not names:
+    if not ask("SELECT 1 FROM sqlite_master LIMIT 1"):
         return False
-    is_ours = ask("PRAGMA application_id") == [(APPLICATION_ID,)]
-    if not is_ours or not names >= {"alembic_version", "best_configurations", "devices"}:
+    if not is_our_file(ask):
         raise NotADatabaseError(f"{path} is a database of another program", hint="name another database")
     is_newest_revision(path, str(ask("SELECT max(version_num) FROM alembic_version")[0][0]))
     return True
+
+
+_TABLES = ("alembic_version", "devices", "problems", "trials", "winners")
+
+_PLAIN = f"""
+    SELECT count(*) FROM main.sqlite_master AS tables WHERE name IN {_TABLES} AND sql LIKE 'CREATE TABLE %'
+        AND NOT EXISTS (SELECT 1 FROM pragma_table_xinfo(tables.name, 'main') WHERE hidden)
+"""  # noqa: S608 - of constants
+
+
+def is_our_file(ask: Callable[[str], Sequence[Any]]) -> bool:
+    """Return whether a file is of this project, and its tables are tables without a column that the file computes."""
+    return bool(ask("PRAGMA application_id")[0][0] == APPLICATION_ID and ask(_PLAIN)[0][0] == len(_TABLES))
+
+
+def limit_file(connection: sqlite3.Connection) -> None:
+    """Limit what a file of unknown origin can do to its reader. Text that is not UTF-8 is read as far as it is."""
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_TEXT_BYTES)
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    connection.execute(f"CREATE TEMP VIEW best_configurations AS {BEST_CONFIGURATIONS}")  # instead of the file's
 
 
 @contextmanager
 def _reported(path: Path) -> Iterator[None]:
     try:
         yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        # A message of SQLite that repeats a damaged name cannot be decoded.
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise NotADatabaseError(f"reading {path} takes longer than {_LONGEST_S:g} s") from error
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_TOOBIG):
             raise NotADatabaseError(
                 f"{path} is damaged: {error}", hint="restore it from a backup or an export"
             ) from error
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise StoreError(
-                f"{path} is locked by another program", hint="try again when that program has ended"
-            ) from error
+            raise locked(path) from error
         raise StoreError(f"{path} cannot be read: {error}") from error
 
 
@@ -238,6 +338,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path.absolute().as_uri() + read_only_options(path), uri=True, timeout=_WAIT_S, isolation_level=None
     )
+    limit_file(connection)
     connection.execute("PRAGMA query_only = 1")
     return connection
 
@@ -248,10 +349,10 @@ def read_only_options(path: Path) -> str:
     Raises StoreError if a log or a journal holds changes that cannot be read there.
     """
     # A connection that may write removes the log's files if it is the last to close; a read-only one leaves them.
-    if os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK | os.X_OK):
-        return "?mode=rw"
-    if _opens(path, "?mode=ro"):
-        return "?mode=ro"
+    is_writable = os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK | os.X_OK)
+    for options in ("?mode=rw", "?mode=ro") if is_writable else ("?mode=ro",):
+        if _opens(path, options):
+            return options
     # Reading a log requires files beside the database, which cannot be created in a read-only folder. `immutable`
     # assures SQLite that there are no writers, but then changes still in a log or a journal would be missed.
     beside = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
@@ -266,7 +367,24 @@ def _opens(path: Path, uri_options: str) -> bool:
         try:
             connection.execute("SELECT count(*) FROM sqlite_master")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            is_full = error.sqlite_errorcode == sqlite3.SQLITE_IOERR_SHMSIZE
+            if is_full or error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                 return False
             raise
     return True
+
+
+def locked(path: Path) -> StoreError:
+    """Return the error for a lock that SQLite does not get; it tells no other program from a lack of locks."""
+    try:
+        import fcntl
+        from tempfile import TemporaryFile
+
+        with TemporaryFile(dir=path.absolute().parent) as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError) as error:
+        if getattr(error, "errno", 0) == errno.ENOLCK:
+            return StoreError(
+                f"the file system of {path} has no locks", hint="keep the database on a disk of this machine"
+            )
+    return StoreError(f"{path} is locked by another program", hint="end that program, then try again")

@@ -49,6 +49,7 @@ _GROUPS = (
     (checkup.IMAGE_VIEWS,),
     (checkup.IMAGE_LINES,),
     (checkup.SUB_GROUPS,),
+    (checkup.SUB_GROUP_SHUFFLES,),
     (checkup.HALF_ARITHMETIC,),
     (checkup.INTEGER_DOT_KHR,),
     (checkup.INTEGER_DOT_ARM,),

@@ -4,9 +4,11 @@ import dataclasses
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
+
+from numpy.typing import NDArray
 
 from autotune import tracing
 from autotune.device.clocks import calibrate
@@ -15,8 +17,17 @@ from autotune.errors import BuildError, ConfigurationError, KernelError, LaunchE
 from autotune.kernels import find_family
 from autotune.kernels.render import render
 from autotune.measure.operands import Loaded, Operands, Workplace
+from autotune.measure.orders import (
+    HALVES,
+    Order,
+    check_halves,
+    check_reversed,
+    in_order,
+    is_racy_by_design,
+    with_whole_groups,
+)
 from autotune.measure.probe import Probe
-from autotune.measure.runner import Built, Runner
+from autotune.measure.runner import FRESH_INPUTS, Built, Runner
 from autotune.measure.series import Refused
 from autotune.measure.timing import Stopwatch
 from autotune.model.configuration import Configuration
@@ -26,6 +37,10 @@ from autotune.model.trial import Calibration, Job, Trial, TrialState
 from autotune.space.family import KernelFamily
 
 T = TypeVar("T")
+QUICK_NS = 0.1e9
+"""Longest call whose problem is tried in several times the size."""
+LONGEST_ORDERED_NS = 2e9
+"""Longest time of the calls that run in other orders."""
 
 
 class Measurer:
@@ -64,21 +79,66 @@ class Measurer:
 
         Never raises KernelError.
 
-        A winner, which is verified many times, must be right at the small sizes of its family as well.
+        A winner, which is verified many times, must be right at the small sizes of its family as well, and in other
+        orders of work-groups and work-items.
         """
         trial = self._measure(job, entering)
-        return self._checked(trial, job, entering) if job.verifications else trial
+        if not job.verifications:
+            return trial
+        return self._ordered(self._checked(trial, job, entering), job, entering)
 
     def _checked(self, trial: Trial, job: Job, entering: Callable[[str], None]) -> Trial:
         """Return the trial, or that it fails at one of the small sizes of its family."""
         family = find_family(job.problem.family)
-        for problem in family.checks if trial.state is TrialState.COMPLETE else ():
+        unequal = family.unequal if _is_quick(trial) else ()
+        for problem in (*family.checks, *unequal) if trial.state is TrialState.COMPLETE else ():
             if problem != job.problem and self._can_be_checked(family, problem, job.configuration):
                 small = _unbuilt(job, problem=problem, samples=1, verifications=0, give_up_above_ns=math.inf)
+                if problem in unequal:
+                    default = dataclasses.replace(small, configuration=family.baseline)
+                    if self._measure(default, entering).state is not TrialState.COMPLETE:
+                        continue
                 found = self._measure(small, entering)
                 if found.state is not TrialState.COMPLETE:
                     return dataclasses.replace(found, message=f"at {problem.label}: {found.message}")
         return trial
+
+    def _ordered(self, trial: Trial, job: Job, entering: Callable[[str], None]) -> Trial:
+        """Return the trial, or that its results rely on an order. What takes long is not run again for that."""
+        if trial.measurement is None or trial.measurement.time_ns > LONGEST_ORDERED_NS:
+            return trial
+        calls = int(LONGEST_ORDERED_NS / trial.measurement.time_ns)
+        found = _attempt(job, lambda: self._check_orders(job, calls, entering))
+        return found if found and found.state is TrialState.WRONG_RESULT else trial
+
+    def _check_orders(self, job: Job, most_calls: int, entering: Callable[[str], None]) -> None:
+        """Run own kernels, and others whose work-groups join their results, in other orders. Raises Refused."""
+        family = find_family(job.problem.family)
+        usual = self._build(family, job)
+        plan = with_whole_groups(usual.plan)
+        if plan is None or (family.is_trusted and not any(buffer.is_zeroed for buffer in plan.buffers)):
+            return
+        may_race = family.is_trusted or is_racy_by_design(self._source(family, job, plan))
+        halves = () if may_race or 3 * len(plan.launches) > most_calls else HALVES
+        kernels = {}
+        for order in (Order.REVERSED, *halves):
+            entering("build")
+            kernels[order] = self._build(family, job, order).kernels
+        entering("run")
+        with self._workplace(family, self._operands, plan) as place:
+            loaded = self._operands.case(job.problem, FRESH_INPUTS * job.seed, plan)
+            self._expect(family, job, self._operands, loaded)
+
+            def run(first: Sequence[Kernel]) -> dict[str, NDArray[Any]]:
+                part = dataclasses.replace(plan, launches=plan.launches[: len(first)])
+                built = dataclasses.replace(usual, plan=part, kernels=first)
+                return self._runner(built, self._operands, place).run_once(loaded)
+
+            check_reversed(loaded.case.error_ratio(run(kernels[Order.REVERSED])))
+            for number in range(len(plan.launches) if halves else 0):
+                earlier = usual.kernels[:number]
+                before = run(earlier) if earlier else loaded.contents()
+                check_halves(before, *(run([*earlier, kernels[half][number]]) for half in halves))
 
     def _can_be_checked(self, family: KernelFamily, problem: Problem, configuration: Configuration) -> bool:
         """Return whether a small size suits the device, a configuration, and the kernel that says what is right."""
@@ -103,7 +163,7 @@ class Measurer:
         entering("run")
         with tracing.span("allocate"):
             operands = self._placed(job, built.plan)
-            place = Workplace(self._port, operands, built.plan)
+            place = self._workplace(family, operands, built.plan)
         key = hash((job.problem, job.configuration, job.build_options))
         is_first, is_new = not self._was_run, key not in self._was_run
         self._was_run.add(key)
@@ -129,6 +189,9 @@ class Measurer:
             return self._operands
         return self._elsewhere[1].setdefault(number, Operands(self._port, self._operands))
 
+    def _workplace(self, family: KernelFamily, operands: Operands, plan: Plan) -> Workplace:
+        return Workplace(self._port, operands, plan, is_trusted=family.is_trusted)
+
     def _runner(
         self, built: Built, operands: Operands, place: Workplace, entering: Callable[[str], None] = lambda _: None
     ) -> Runner:
@@ -142,7 +205,7 @@ class Measurer:
         try:
             with tracing.span("reference"):
                 built = self._build(family, wanted)
-                with Workplace(self._port, operands, built.plan) as place:
+                with self._workplace(family, operands, built.plan) as place:
                     runner, others = self._runner(built, operands, place), loaded.case.other_contents()
                     outputs = runner.run_once(loaded)
                     again = runner.run_once(loaded, others) if others else outputs
@@ -152,23 +215,26 @@ class Measurer:
         if fault:
             raise LaunchError(f"the reference kernel failed: {fault}")
 
-    def _build(self, family: KernelFamily, job: Job) -> Built:
-        key = (job.problem, job.configuration, job.build_options)
+    def _build(self, family: KernelFamily, job: Job, order: Order = Order.USUAL) -> Built:
+        key = (job.problem, job.configuration, job.build_options, order)
         if key in self._built:
             self._built.move_to_end(key)
             return self._built[key]
         with tracing.span("render"):
             plan = family.plan(job.problem, job.configuration)
-            source = job.source or render(family, job.configuration, plan)
+            source = in_order(self._source(family, job, plan), order)
         start = time.perf_counter_ns()
         with tracing.span("build"):
-            kernels = self._kernels(job, plan, source)
+            kernels = self._kernels(job if order is Order.USUAL else _unbuilt(job), plan, source)
         build_ns = time.perf_counter_ns() - start
         built = Built(plan=plan, kernels=kernels, facts=self._port.facts(kernels, plan), build_ns=build_ns)
         self._built[key] = built
         if len(self._built) > self.KEPT_PROGRAMS:
             self._built.popitem(last=False)
         return built
+
+    def _source(self, family: KernelFamily, job: Job, plan: Plan) -> str:
+        return job.source or render(family, job.configuration, plan)
 
     def _kernels(self, job: Job, plan: Plan, source: str) -> list[Kernel]:
         options = [*job.build_options, *plan.build_options]
@@ -181,6 +247,12 @@ class Measurer:
 def _unbuilt(job: Job, **changes: Any) -> Job:
     """Return a job for another program."""
     return dataclasses.replace(job, source="", binary=b"", **changes)
+
+
+def _is_quick(trial: Trial) -> bool:
+    """Return whether a problem of several times the size takes no long time."""
+    measured = trial.measurement
+    return measured is not None and measured.time_ns < QUICK_NS and measured.inputs_ns < 10 * QUICK_NS
 
 
 def _attempt(job: Job, work: Callable[[], T]) -> T | Trial:

@@ -7,18 +7,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from autotune import tracing
-from autotune.device.port import NO_SCALARS, NUMPY_TYPES, Call, Kernel, KernelFacts, Port
+from autotune.device.port import NO_SCALARS, Call, Kernel, KernelFacts, Port
 from autotune.errors import LaunchError
 from autotune.kernels import find_family
-from autotune.measure.operands import NO_CONTENTS, Loaded, Operands, Workplace, canary, same_bits, with_canary
+from autotune.measure.operands import NO_CONTENTS, Loaded, Operands, Workplace, same_bits
 from autotune.measure.probe import Probe
 from autotune.measure.series import LONG_INPUTS_NS, RELIES, SAY_RANGE, Refused, is_timed_with, misleading
 from autotune.measure.timing import Stopwatch
-from autotune.model.plan import Buffer, Launch, Plan, Role
+from autotune.model.plan import Launch, Plan, Role
 from autotune.model.trial import Job, Measurement, TrialState
 from autotune.space.family import Case
 
@@ -69,12 +68,19 @@ class Runner:
         self._inputs_ns = 0
         self._first: Mapping[str, NDArray[Any]] = NO_CONTENTS
         """What was right on the first inputs, to which the results of a timed series are compared."""
+        self._is_trusted = self._is_thrifty = True
         self.remark = ""
         place.zero()
 
     def run(self, job: Job, expect: Callable[[Loaded], None], *, is_new: bool) -> Measurement:
-        """Measure; `expect` is called with the inputs of each check before it. What `is_new` is probed."""
+        """Measure; `expect` is called with the inputs of each check before it. What `is_new` is probed.
+
+        Kernels of a trusted family are judged with as few copies from and to the device as can be until they are
+        verified: over a phone's cable these take longer than the kernels.
+        """
         family = find_family(job.problem.family)
+        self._is_trusted = family.is_trusted
+        self._is_thrifty = family.is_trusted and not job.verifications
         is_large = job.problem.flops > LARGE_FLOPS or self._operands.fitting(self._plan) < 2
         seeds: Sequence[int] = [job.seed] if is_large else [2 * job.seed, 2 * job.seed + 1]
         if job.probe and is_new and self._small_probe.has_parts(self._counted(job)[1]):
@@ -88,8 +94,11 @@ class Runner:
             self._place.prepare_outputs(self._load(job, seeds[-1]))
             return self._time(job, 0.0)
         error_ratio = self._verify(job, seeds, job.verifications or len(seeds), expect)
-        if job.verifications or self._operands.fitting(self._plan) >= len(family.regimes) + len(seeds):
-            self._verify_regimes(job, family.regimes, expect)
+        regimes = family.regimes
+        if family.is_trusted:  # one of them for each winner, unless that takes long
+            regimes = regimes[job.seed % len(regimes) :][:1] if job.verifications and regimes and not is_large else ()
+        if job.verifications or self._operands.fitting(self._plan) >= len(regimes) + len(seeds):
+            self._verify_regimes(job, regimes, expect)
         loaded = self._load(job, min(seeds))  # of large ones, what is there
         expect(loaded)
         return self._time(job, error_ratio, loaded)
@@ -104,7 +113,8 @@ class Runner:
             with suppress(LaunchError):  # what the default cannot run is not asked of others
                 expect(loaded)
             if loaded.case.counts and not loaded.case.reference:
-                self._judged(loaded, self._run_once(loaded), f"inputs: {regime}; {SAY_RANGE}")
+                also = "" if self._is_trusted else f"; {SAY_RANGE}"
+                self._judged(loaded, self._run_once(loaded), f"inputs: {regime}{also}")
             elif loaded.case.remark and job.configuration == find_family(job.problem.family).baseline:
                 self.remark = "; ".join(filter(None, [self.remark, loaded.case.remark]))
             del loaded
@@ -200,20 +210,13 @@ class Runner:
             self._port.run(call, has_events=False)
         with tracing.span("read back"):
             self._check_zeroed()
-            return {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
+            return {name: self._place.read(buffer) for name, buffer in self._outputs.items()}
 
     def _check_zeroed(self) -> None:
         """Raises Refused when a buffer that must be left zero is not: the next call would go wrong."""
         for buffer in self._zeroed:
-            if self._read_back(buffer).any():
+            if self._place.read(buffer).any():
                 raise Refused(TrialState.WRONG_RESULT, f"the kernel left values other than zero in {buffer.name}")
-
-    def _read_back(self, buffer: Buffer) -> NDArray[Any]:
-        values = np.empty(with_canary(buffer).elements, NUMPY_TYPES[buffer.dtype])
-        self._port.read(self._place.memory[buffer.name], values)
-        if len(values) > buffer.elements and values[buffer.elements :].tobytes() != canary(buffer.dtype).tobytes():
-            raise Refused(TrialState.WRONG_RESULT, f"the kernel wrote past the end of {buffer.name}")
-        return values[: buffer.elements]
 
     def _bind(
         self, kernels: Sequence[Kernel], launches: Sequence[Launch], scalars: Mapping[str, float] = NO_SCALARS
@@ -223,26 +226,39 @@ class Runner:
     def _check_series(self, loaded: Loaded, call: Call) -> None:
         """Compare the results that timed calls left. Raises Refused when they are wrong, or the inputs changed.
 
-        Where a call reads what is in its outputs, the contents are restored and the result of one more call counts.
+        Where a call reads what is in its outputs, the contents are restored and the result of one more call counts. An
+        own kernel is called twice more in any case, since it may have skipped all calls but the first, or every other
+        one.
         """
         if not is_timed_with(self._plan, loaded.case.scalars):
             return
-        if loaded.case.reads:
-            self._place.prepare_outputs(loaded)
+        if not loaded.case.reads:
+            self._check_repeated(loaded)
+        for _ in range(2 if not self._is_trusted else 1 if loaded.case.reads else 0):
+            self._prepare_misleading(loaded)
             self._port.run(call, has_events=False)
-        outputs = {name: self._read_back(buffer) for name, buffer in self._outputs.items()}
-        if not all(same_bits(self._first[name], values) for name, values in outputs.items()):
-            ratio = self._error_ratio(loaded.case, outputs)
-            if not ratio <= 1.0:
-                message = f"after many calls in a row, the error is {ratio:.3g} times the tolerance: {RELIES}"
-                raise Refused(TrialState.WRONG_RESULT, message)
-        if overrun := self._place.overrun_scratch():
-            raise Refused(TrialState.WRONG_RESULT, f"the kernel wrote past the end of {overrun}")
-        if not self._operands.are_intact(loaded):
+            self._check_repeated(loaded)
+        self._place.check_scratch()
+        if not self._operands.inputs_are_intact(loaded, only_guards=self._is_thrifty):
             self._operands.reload(loaded)  # an earlier kernel may have been the cause
             self._port.run(call, has_events=False)
-            if not self._operands.are_intact(loaded):
-                raise Refused(TrialState.WRONG_RESULT, "the kernel writes into its inputs or behind them")
+            if not self._operands.inputs_are_intact(loaded, only_guards=False):
+                raise Refused(TrialState.WRONG_RESULT, "the kernel writes into its inputs or around them")
+
+    def _check_repeated(self, loaded: Loaded) -> None:
+        outputs = {name: self._place.read(buffer) for name, buffer in self._outputs.items()}
+        if all(same_bits(self._first[name], values) for name, values in outputs.items()):
+            return
+        ratio = self._error_ratio(loaded.case, outputs)
+        if not ratio <= 1.0:
+            message = f"after many calls in a row, the error is {ratio:.3g} times the tolerance: {RELIES}"
+            raise Refused(TrialState.WRONG_RESULT, message)
+
+    def _prepare_misleading(self, loaded: Loaded) -> None:
+        """Write contents of the outputs that look like results, unless a call reads what is there."""
+        keeps = loaded.case.reads or self._is_thrifty
+        others = NO_CONTENTS if keeps else misleading(loaded.contents(), self._first)
+        self._place.prepare_outputs(loaded, others)
 
     def _counted(self, job: Job) -> tuple[list[Kernel], list[Launch]]:
         """Return the kernels and launches to be timed: all but those that only prepare a constant operand."""
@@ -257,9 +273,7 @@ class Runner:
             self._port.run(self._bind(self._built.kernels, self._plan.launches), has_events=False)
         if loaded:
             # Scratch is left as a call on other inputs left it: what a kernel keeps there is of no use to it now.
-            self._place.prepare_outputs(
-                loaded, NO_CONTENTS if loaded.case.reads else misleading(loaded.host, self._first)
-            )
+            self._prepare_misleading(loaded)
         with tracing.span("time"):
             timing = self._stopwatch.time(self._bind(kernels, launches), launches, job)
         self._check_zeroed()  # also after many calls in a row

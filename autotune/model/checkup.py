@@ -12,7 +12,7 @@ from typing import Any
 from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
 from autotune.model.problem import NUMBER_TYPES
 
-PROBES_VERSION = 7
+PROBES_VERSION = 8
 """Incremented when probes or findings change so that checkups of other versions are neither valid nor read."""
 
 PROGRAMS = 10
@@ -28,6 +28,7 @@ WIDEST_LOCAL_MEMORY = "even more local memory than reported"
 WIDEST_LOCAL_BYTES = 144 * 1024
 ATOMICS = "atomics"
 SUB_GROUPS = "sub-groups"
+SUB_GROUP_SHUFFLES = "sub-group shuffles"
 SUB_GROUP_SIZES = "required sub-group sizes"
 IMAGES = "images"
 IMAGE_VIEWS = "image views"
@@ -76,6 +77,7 @@ _FEATURES = {
     WIDE_LOCAL_MEMORY: Feature(limit="declared_local_memory_bytes", lost={"declared_local_memory_bytes": 0}),
     ATOMICS: Feature(lost={"ordering_standard": 0}, consequence="parts of a sum are joined by a second launch"),
     SUB_GROUPS: Feature(limit="has_sub_groups", lost={"has_sub_groups": False}),
+    SUB_GROUP_SHUFFLES: Feature(extension="cl_khr_subgroup_shuffle"),
     SUB_GROUP_SIZES: Feature(extension="cl_qcom_reqd_sub_group_size"),
     IMAGES: Feature(
         limit="has_images", lost={"has_images": False, "max_image_width": 0, "max_image_height": 0, "max_image_line": 0}

@@ -91,6 +91,8 @@ class DeviceLimits:
     """Whether NVIDIA's PTX has an instruction for the dot product of four pairs of int8."""
     has_matrix_units: bool = False
     """Whether a sub-group multiplies small matrices of float16 and of int8 by instructions of NVIDIA's PTX."""
+    opencl_c_standards: tuple[int, ...] = ()
+    """The OpenCL C versions from 2.0 on that its compiler takes, as 200 and 300; empty if unknown."""
     ordering_standard: int = 0
     """The OpenCL C version, 200 or 300, whose atomics order memory for all work-groups of the device; 0 if none."""
     is_cpu: bool = False
@@ -119,6 +121,11 @@ class DeviceLimits:
         values["has_qcom_compiler"] = int(any(name.startswith("cl_qcom_") for name in self.extensions))
         for registers in ARM_REGISTER_ALLOCATIONS:
             values[f"allocates_{registers}_registers"] = int(registers in self.register_allocations)
+        for standard in (200, 300):
+            known = self.opencl_c_standards
+            values[f"takes_cl{standard // 100}"] = int(not known or standard in known)
+        values["least_sub_group"] = min(self.sub_group_sizes, default=64)
+        values["has_khr_integer_dot"] &= values["takes_cl3"]
         for ordering in ORDERINGS:
             values[f"orders_by_{ordering}"] = int(ordering == self.ordering)
         return values

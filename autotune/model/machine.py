@@ -18,6 +18,10 @@ class Machine:
     is_sparse: ClassVar[bool] = True
     lanes: int = 0
     """Work-items that run in step, at least; 0: as many as the widest sub-group that the driver reports."""
+    multiply_adds: Annotated[int, _POSITIVE] = 128
+    """Multiply-adds of float32 that a compute unit begins in a clock."""
+    memory_bytes: int = 0
+    """Bytes that the device reads from memory in a clock of its compute units; 0 if not known."""
     work_items: Annotated[int, _POSITIVE] = 2048
     """Work-items that a compute unit holds at once."""
     registers: Annotated[int, _POSITIVE] = 65536
@@ -33,9 +37,18 @@ class Machine:
     outputs_most: int = 0
     """The same where the product is large."""
     work_items_wanted: int = 1
-    """A product between these has outputs for so many work-items."""
-    reads_images: bool = False
-    """Whether images have a path of their own, on which B is read faster than from buffers."""
+    """A product between these has outputs for so many work-items on each compute unit."""
+    image_element_bytes: int = 0
+    """Bytes of the smallest element that is read faster from images than from buffers; 0 if none is."""
+    image_outputs_least: Annotated[int, _POSITIVE] = 1
+    """Outputs of a product from which an image of B pays."""
+    work_group: int = 0
+    """Work-items of a work-group of GEMM where the profile leaves it to the driver; 0 if that is as good."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its registers leave room for work-groups of few work-items only."""
+        return self.registers < 16384
 
 
 UNKNOWN = Machine()

@@ -30,12 +30,15 @@ from autotune.service.access import (
     refuse,
     text_of,
 )
+from autotune.service.shares import CLIENT, may_take
 
 WHAT = "autotune.what"
 """ASGI scope key: what a route has done, for the log."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 MAX_BODY_BYTES = 2**20
+MAX_HELD_BYTES = 2**28
+"""Of all bodies together, until their requests are answered."""
 FREE_GUESSES = 5
 """Wrong tokens that an address may send each minute before its refusals are delayed."""
 GUESS_PAUSE_S = 0.2
@@ -52,8 +55,8 @@ _FORWARDED = frozenset({b"forwarded", b"via", b"x-real-ip"})
 _LOG = logging.getLogger(__name__)
 
 
-class _TooLarge(Exception):
-    """The body exceeds the size limit."""
+class _Refused(Exception):
+    """The rest of the body is not taken."""
 
 
 class Admission:
@@ -66,12 +69,15 @@ class Admission:
         self._access = access
         self._public_origin = read_origin(public_url) if public_url else ""
         self._guesses = Guesses()
+        self._held: Counter[str] = Counter()
+        """Bytes of bodies in memory, by client."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         if scope["type"] != "http":
             return
+        CLIENT.set(_address(scope))
         headers: dict[bytes, bytes] = dict(scope["headers"])
 
         async def noting(message: Message) -> None:
@@ -120,31 +126,40 @@ class Admission:
         return refusal
 
     async def _with_limit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        left = _limit(scope["path"])
-        is_begun = False
+        size, is_begun = 0, False
+        refusal: Refusal | None = None
 
         async def limited() -> Message:
-            nonlocal left
+            nonlocal size, refusal
             message = await receive()
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise _TooLarge
+            more = len(message.get("body", b""))
+            if size + more > _limit(scope["path"]):
+                refusal = _too_large(scope["path"])
+            elif more and not may_take(self._held, MAX_HELD_BYTES, more):
+                refusal = 503, "too many bodies of requests are on their way", "send one after the other"
+            if refusal:
+                raise _Refused
+            size += more
+            self._held[CLIENT.get()] += more
             return message
 
         async def noting(message: Message) -> None:
             nonlocal is_begun
-            if left < 0 and not is_begun:  # replaces what the routes answer to a truncated body
+            if refusal and not is_begun:  # replaces what the routes answer to a truncated body
                 is_begun = True
-                await refuse(send, *_too_large(scope["path"]))
-            if left >= 0:
+                await refuse(send, *refusal)
+            if not refusal:
                 is_begun = True
                 await send(message)
 
         try:
             await self._app(scope, limited, noting)
-        except _TooLarge:
-            if not is_begun:
-                await refuse(send, *_too_large(scope["path"]))
+        except _Refused:
+            if refusal and not is_begun:
+                await refuse(send, *refusal)
+        finally:
+            self._held[CLIENT.get()] -= size
+            self._held = +self._held
 
 
 @dataclass

@@ -59,6 +59,8 @@ class Service:
         self.executor = _executor(store, self)
         self.feed = Feed()
         self.fleet = Fleet(self.wake, self.take_late, self._settle, lambda: self.executor.may_launch)
+        self.enrolled: Counter[str] = Counter()
+        """How many workers this service has enrolled, by address."""
         self.lookups = Lookups(store)
         self.searches: dict[int, Search] = {}
         """Running searches, by the id of the job's problem."""

@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,12 @@ from starlette.exceptions import HTTPException
 
 from autotune.errors import AutotuneError
 from autotune.service.pools import BusyError
+from autotune.service.shares import CLIENT, may_take
 from autotune.service.submission import FullError
 
 MAX_BEHIND = 200
 """Messages that a reader may be behind before it is disconnected; when it reconnects, it first gets the whole job."""
-MAX_READERS = 500
+MAX_READERS = 1000
 READ_EVERY_S = 1.0
 ALIVE_S = 15.0
 """Maximum time without a message to a reader."""
@@ -98,8 +100,10 @@ class Feed:
 
         Raises FullError when there are too many readers, BusyError when the service is stopping.
         """
-        if sum(len(channel.readers) for channel in self._channels.values()) >= MAX_READERS:
-            raise FullError(f"{MAX_READERS} readers are already following jobs", hint="try again later")
+        held = Counter(reader.client for channel in self._channels.values() for reader in channel.readers)
+        if not may_take(held, MAX_READERS):
+            told = f"{held[CLIENT.get()]} readers of this address and {held.total()} of all are already following jobs"
+            raise FullError(told, hint="try again later")
         if self._is_closed:
             raise BusyError("the service is stopping", hint="try again later")
         channel = self._channels.get(job_id)
@@ -119,6 +123,7 @@ class Reader:
     def __init__(self, channel: "_Channel", *, stays: bool) -> None:
         self.is_new = True
         """Whether it has not yet received the whole job."""
+        self.client = CLIENT.get()
         self.stays = stays
         """Whether it goes on here when another service searches the job."""
         self._channel = channel

@@ -23,6 +23,7 @@ from autotune.model.device import Device
 from autotune.model.trial import now_utc
 from autotune.service.job_search import Stopping
 from autotune.service.remote.wire import read_trial
+from autotune.service.shares import may_take
 from autotune.service.station import Assignment, Station
 from autotune.service.store.workers import model_of
 from autotune.store import Holder
@@ -107,8 +108,12 @@ class Fleet:
                 raise NameTakenError(f"another worker named {name} already offers {device.slug}")
             if not known.is_lost:
                 self.lose(known, "its worker was restarted")
-        if len(self._stations) >= MAX_STATIONS:
-            raise WorkerError(f"{MAX_STATIONS} devices are already offered, the most this service accepts")
+        held = Counter(station.address for station in self._stations.values())
+        if not may_take(held, MAX_STATIONS, client=address):
+            raise WorkerError(
+                f"{held[address]} devices of this address and {held.total()} of all are already offered, the most this "
+                "service accepts"
+            )
         station = Station(
             id=secrets.token_hex(8),
             name=name,
@@ -183,7 +188,7 @@ class Fleet:
         A worker's report is believed only up to the age of the assignment and up to MOST_WAITING_S.
         """
         assignment = station.assignment
-        if assignment is not None:
+        if assignment is not None and not assignment.is_hurried:
             longest_s = min(MOST_WAITING_S, self._clock() - assignment.given)
             more_s = max(0.0, min(waited_s, longest_s) - assignment.waited_s)
             assignment.waited_s += more_s
@@ -246,6 +251,7 @@ class Fleet:
     def hurry(self, station: Station) -> None:
         """Wait at most CANCEL_PATIENCE_S longer for the trial of a station, which is hardly of use any more."""
         if station.assignment is not None:
+            station.assignment.is_hurried = True
             soon = self._clock() + CANCEL_PATIENCE_S
             station.assignment.deadline = min(station.assignment.deadline, soon)
 

@@ -110,7 +110,7 @@ class Server(uvicorn.Server):
                 http=partial(LimitedProtocol, connections),  # type: ignore[arg-type]  # it is only called
             )
         )
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+        logging.getLogger("uvicorn").setLevel(logging.ERROR)  # its warnings are of requests, without a limit
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Bind the port and claim the database, then run; starting queues again what the previous service was running.

@@ -33,6 +33,8 @@ class Assignment:
 
     waited_s: float = 0.0
     """How long it waited for another program that measures on the device, as reported by its worker."""
+    is_hurried: bool = False
+    """Whether its job was cancelled: its worker is not believed that it waits."""
     is_settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once its search, which has the result, has stored it or is gone."""
     is_stored: bool = False

@@ -83,7 +83,9 @@ async def _greeted(service: Service, form: WorkerForm, address: str) -> Station:
         device = dataclasses.replace(read_device(Node(form.device, "device")), selector=form.selector)
     except TableError as error:
         raise HTTPException(422, str(error)) from error
-    enrolment = await asyncio.to_thread(service.store.workers.enrol, form.name, form.secret, device)
+    others = service.enrolled[address]
+    enrolment = await asyncio.to_thread(service.store.workers.enrol, form.name, form.secret, device, others)
+    service.enrolled[address] += enrolment.is_new
     if enrolment.standing is Standing.TOO_MANY:
         raise HTTPException(429, "the service accepts no more workers")
     if enrolment.standing is Standing.STRANGER:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from autotune.errors import ConfigurationError, ProblemError, did_you_mean
@@ -181,6 +181,9 @@ class KernelFamily(ABC):
     """Whether launches that prepare an operand undo that when their last argument is 1; plans pass 0, or none such."""
     checks: tuple[Problem, ...] = ()
     """Small or ragged problems at which a winner must be right too."""
+    unequal: tuple[Problem, ...] = ()
+    """The same for problems that tell sizes apart which are equal wherever anybody asked; they count where the baseline
+    is right."""
     c_export: ClassVar[CExport | None] = None
     """What the export to C needs, if the family has one."""
 
@@ -325,7 +328,10 @@ class KernelFamily(ABC):
 
 
 class BuiltInFamily(KernelFamily):
-    """A family of this package: it has a formula for plans, and a module `reference` with a `Case` named after it."""
+    """A family of this package: it has a formula for plans, and a module `reference` with a `Case` named after it.
+
+    That takes one of the REGIMES of the module, if there are any, as its last argument.
+    """
 
     c_export: ClassVar[CExport]
     shapes_to_check: ClassVar[tuple[str, ...]] = ()
@@ -346,11 +352,23 @@ class BuiltInFamily(KernelFamily):
     def examples(self) -> tuple[Problem, ...]:
         return tuple(map(self.problem_type.parse, self.shapes_to_check))
 
+    @property
+    def regimes(self) -> tuple[str, ...]:
+        return tuple(getattr(self._reference, "REGIMES", ()))
+
     def make_case(self, problem: Problem, seed: int) -> "Case":
         assert isinstance(problem, self.problem_type)
-        module = import_module(f"autotune.kernels.{self.name}.reference")  # loads NumPy, which lookups do not need
-        case: Case = getattr(module, f"{type(self).__name__}Case")(problem, seed)
+        case: Case = getattr(self._reference, f"{type(self).__name__}Case")(problem, seed)
         return case
+
+    def make_case_of(self, regime: str, problem: Problem, seed: int) -> "Case":
+        assert regime in self.regimes
+        case: Case = getattr(self._reference, f"{type(self).__name__}Case")(problem, seed, regime)
+        return case
+
+    @property
+    def _reference(self) -> ModuleType:
+        return import_module(f"autotune.kernels.{self.name}.reference")  # loads NumPy, which lookups do not need
 
 
 def _texts_in(folder: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from autotune.codec import parse, read, write
 from autotune.model.checkup import PROBES_VERSION, Checkup
 from autotune.model.device import Device, DeviceLimits, Fault
-from autotune.store.models import Base, DeviceRow, device_row, insert_once, plain_text
+from autotune.store.models import Base, DeviceRow, device_row, insert_once, parsed, plain_text
 from autotune.store.transactions import Transactions, writes
 
 
@@ -60,7 +60,7 @@ class CheckupLedger(Transactions):
         """Return the faults of a device's driver that imported tables list."""
         query = select(DeviceRow.limits).where(DeviceRow.fingerprint == device_row(device).fingerprint)
         found = self.read(lambda session: session.scalars(query).one_or_none())
-        limits = DeviceLimits.from_dict(json.loads(found)) if found else DeviceLimits()
+        limits = parsed(found, DeviceLimits.from_dict) if found else DeviceLimits()
         return [fault for fault in limits.faults if fault.is_imported]
 
 

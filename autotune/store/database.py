@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from autotune.errors import NotADatabaseError, StoreError
-from autotune.lookup.database import read_only_options
+from autotune.lookup.database import limit_file, read_only_options
 from autotune.paths import default_database, install_hint
 from autotune.store.failures import BUSY_TIMEOUT_S, attempt, file_failures, not_writable
 
@@ -124,6 +124,8 @@ def file_engine(path: Path, *, read_only: bool = False, foreign_keys: bool = Tru
             uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         connection.execute(f"PRAGMA foreign_keys = {int(foreign_keys)}")
+        if read_only:
+            limit_file(connection)
         connection.execute(f"PRAGMA query_only = {int(read_only)}")
         # With WAL, FULL waits for the disk at every commit. When the process or the machine is killed, at most the
         # trial in flight is lost; NORMAL could lose the last few to a power cut. The wait takes a few milliseconds, a

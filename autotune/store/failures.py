@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from autotune.errors import DatabaseAwayError, NotADatabaseError, ReadOnlyDatabaseError, StoreError
+from autotune.lookup.database import locked
 
 _LOG = logging.getLogger(__name__)
 
@@ -107,6 +109,8 @@ def attempt(work: Callable[[], _Result], place: str, patience: Patience = _ORDIN
             if outage is not None:
                 outage.ends(place)
             return result
+        except ValueError as error:  # of a row, or of a message in which SQLite repeats a damaged name
+            raise _damaged(place) from error
         except (SQLAlchemyError, sqlite3.Error, OverflowError) as error:
             if patience.is_over(error, place, deadline):
                 raise _translated(error, place, outage) from error
@@ -162,7 +166,8 @@ def _obstacle(error: Exception) -> Obstacle | None:
     code, state = _code(error), _state(error)
     if code in _BUSY or state in _BUSY_STATES:
         return Obstacle.BUSY
-    if code == sqlite3.SQLITE_FULL or state == "53100":
+    # SQLITE_IOERR_SHMSIZE: no space for the index of the write-ahead log.
+    if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE) or state == "53100":
         return Obstacle.FULL
     return Obstacle.AWAY if _is_away(error, code, state) else None
 
@@ -177,10 +182,10 @@ def _is_away(error: Exception, code: int, state: str) -> bool:
 
 
 def _code(error: Exception) -> int:
-    """Return SQLite's primary result code; 0 when the error does not come from SQLite."""
+    """Return SQLite's primary result code; 0 when the error does not come from SQLite. A full disk has two codes."""
     origin = error.orig if isinstance(error, DBAPIError) else error
     code = getattr(origin, "sqlite_errorcode", 0)
-    return code & 0xFF if isinstance(code, int) else 0
+    return code if code == sqlite3.SQLITE_IOERR_SHMSIZE else code & 0xFF if isinstance(code, int) else 0
 
 
 def _state(error: Exception) -> str:
@@ -193,7 +198,7 @@ def _translated(error: Exception, place: str, outage: Outage | None) -> StoreErr
     obstacle = _obstacle(error)
     match obstacle, _code(error):
         case (Obstacle.BUSY, _):
-            return StoreError(f"{place} is locked by another program", hint="end that program, then try again")
+            return locked(Path(place))
         case (Obstacle.FULL, _):
             return StoreError(
                 f"no space is left to write {place}", hint="free disk space; what was stored before is safe"
@@ -202,9 +207,8 @@ def _translated(error: Exception, place: str, outage: Outage | None) -> StoreErr
             return not_writable("database", place)
         case (_, sqlite3.SQLITE_NOTADB):
             return NotADatabaseError(f"{place} is not a database", hint="name another file")
-        case (_, sqlite3.SQLITE_CORRUPT):
-            hint = f"save what is left with: sqlite3 {place} .recover"
-            return StoreError(f"the database {place} is damaged", hint=hint)
+        case (_, sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_TOOBIG):
+            return _damaged(place)
         case (_, sqlite3.SQLITE_CANTOPEN):
             return StoreError(f"cannot open {place}", hint="check that its folder exists and is writable")
     if _state(error) == "25006":
@@ -218,6 +222,10 @@ def _translated(error: Exception, place: str, outage: Outage | None) -> StoreErr
         )
     hint = "start its server, then try again; what was stored before is safe"
     return DatabaseAwayError(f"{place} has been unreachable for {outage.seconds:.0f} s: {reason}", hint=hint)
+
+
+def _damaged(place: str) -> StoreError:
+    return StoreError(f"the database {place} is damaged", hint=f"save what is left with: sqlite3 {place} .recover")
 
 
 def _first_line(error: Exception) -> str:

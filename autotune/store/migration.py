@@ -9,6 +9,7 @@ import threading
 from sqlalchemy import Connection, Engine, inspect, text
 
 from autotune.errors import MissingDatabaseError, NotADatabaseError, StoreError
+from autotune.lookup.database import is_our_file
 from autotune.paths import APPLICATION_ID, data_folder, is_newest_revision
 from autotune.store.database import (
     BEGIN,
@@ -116,9 +117,9 @@ def _read_schema(connection: Connection, place: str) -> Schema:
         if foreign - {_VERSION_TABLE}:
             raise _another_program(place)
         return Schema.NOTHING
-    if is_sqlite and connection.exec_driver_sql("PRAGMA application_id").scalar() != APPLICATION_ID:
-        raise _another_program(place)
-    if not revision.isdecimal():
+    if (is_sqlite and not is_our_file(lambda query: connection.exec_driver_sql(query).all())) or not str(
+        revision
+    ).isdecimal():
         raise _another_program(place)
     return Schema.CURRENT if is_newest_revision(place, revision) else Schema.OLDER
 

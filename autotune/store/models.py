@@ -152,10 +152,18 @@ def _loader(wanted: Any) -> Callable[[Any], Any]:
     if wanted is bool or (isinstance(wanted, type) and issubclass(wanted, enum.Enum)):
         return cast("Callable[[Any], Any]", wanted)
     if get_origin(wanted) is tuple:
-        return lambda value: tuple(json.loads(value))
+        return lambda value: parsed(value, tuple)
     if wanted in (Configuration, DeviceLimits):
-        return lambda value: wanted.from_dict(json.loads(value))
+        return lambda value: parsed(value, wanted.from_dict)
     return lambda value: value
+
+
+def parsed(text: str, make: Callable[[Any], _Made]) -> _Made:
+    """Return what `make` makes of the JSON in a column. Raises ValueError for what no version has written."""
+    try:
+        return make(json.loads(text))
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def device_row(device: Device) -> DeviceRow:
@@ -176,7 +184,7 @@ def problem_row(problem: Problem) -> ProblemRow:
 
 def to_problem(family: str, spec: str) -> Problem:
     """Return the problem of a key. Raises ProblemError when this version does not know the family or its sizes."""
-    return find_family(family).problem_type.from_dict(json.loads(spec))
+    return parsed(spec, find_family(family).problem_type.from_dict)
 
 
 def known_rows(rows: Iterable[_Row], make: Callable[[_Row], _Made]) -> list[_Made]:
@@ -239,10 +247,10 @@ def device_id(session: Session, device: Device, *, is_seen_here: bool) -> int:
         insert_once(session.connection(), row, "fingerprint")
         found = session.scalars(query).one()
     if is_seen_here and found.limits != row.limits:
-        imported = (fault for fault in DeviceLimits.from_dict(json.loads(found.limits)).faults if fault.is_imported)
+        imported = (fault for fault in parsed(found.limits, DeviceLimits.from_dict).faults if fault.is_imported)
         found.limits = _stored(_with_faults(device.limits, device.limits.faults, imported))
     elif not is_seen_here and device.limits.faults:
-        stored = DeviceLimits.from_dict(json.loads(found.limits))
+        stored = parsed(found.limits, DeviceLimits.from_dict)
         imported = (dataclasses.replace(fault, is_imported=True) for fault in device.limits.faults)
         found.limits = _stored(_with_faults(stored, imported, stored.faults))
     return found.id

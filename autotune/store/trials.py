@@ -34,6 +34,7 @@ from autotune.store.models import (
     device_id,
     insert_once,
     known_rows,
+    parsed,
     plain_text,
     problem_id,
     to_problem,
@@ -338,5 +339,5 @@ def to_trial(row: Any) -> Trial:
     """The inverse of `_row`."""
     measured = None
     if row.timer is not None:
-        measured = value_of(Measurement, row, samples_ns=tuple(json.loads(row.samples or "[]")))
+        measured = value_of(Measurement, row, samples_ns=parsed(row.samples or "[]", tuple))
     return value_of(Trial, row, measurement=measured)

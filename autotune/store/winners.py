@@ -8,6 +8,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, column,
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.errors import StoreError
+from autotune.lookup.database import BEST_CONFIGURATIONS
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import Provenance, Winner
@@ -60,71 +61,8 @@ class WinnerRow(ProvenanceColumns, Base):
 BEST = table("best_configurations", column("device", Text), column("family", Text), column("spec", Text))
 """The view, with those of its columns that queries name."""
 
-VIEW = """\
-CREATE VIEW best_configurations AS
-WITH
--- The newest measured winner and the fastest imported one, confirmed by finals and provisional apart. Times from
--- elsewhere count until finals here are finished, in which a search lets the imported configuration take part.
-newest AS (
-    SELECT
-        winners.*,
-        CASE WHEN samples > 0 THEN 1 ELSE 0 END AS is_final,
-        ROW_NUMBER() OVER (
-            PARTITION BY device, problem_id, source, CASE WHEN samples > 0 THEN 1 ELSE 0 END
-            ORDER BY CASE WHEN source = 'imported' THEN time_ns ELSE 0 END, id DESC
-        ) AS place
-    FROM winners LEFT JOIN (
-        SELECT device AS its_device, problem_id AS its_problem, MAX(id) AS newest_final
-        FROM winners
-        WHERE source = 'measured' AND samples > 0
-        GROUP BY device, problem_id
-    ) AS finals ON its_device = device AND its_problem = problem_id
-    WHERE source = 'measured' OR newest_final IS NULL OR id > newest_final
-),
--- Confirmed before provisional, then the faster; where they tie, the one measured here ('measured' > 'imported').
-ranked AS (
-    SELECT
-        newest.*,
-        ROW_NUMBER() OVER (
-            PARTITION BY device, problem_id
-            ORDER BY is_final DESC, time_ns, source DESC
-        ) AS rank_here
-    FROM newest
-    WHERE place = 1
-)
-SELECT
-    ranked.device AS device,
-    problems.family AS family,
-    problems.label AS problem,
-    problems.m AS m,
-    problems.n AS n,
-    problems.k AS k,
-    ranked.algorithm AS algorithm,
-    ranked.configuration AS configuration,
-    ranked.time_ns AS time_ns,
-    problems.flops / ranked.time_ns AS gflops,
-    CASE WHEN ranked.samples > 0 THEN ranked.default_ns / ranked.time_ns END AS gain_over_default,
-    ranked.gain_low AS gain_low,
-    ranked.gain_high AS gain_high,
-    ranked.baseline_ns / ranked.time_ns AS gain_over_baseline,
-    ranked.samples AS samples,
-    ranked.is_default AS is_default,
-    ranked.source AS source,
-    ranked.driver AS driver,
-    ranked.template_hash AS template_hash,
-    ranked.space_version AS space_version,
-    ranked.tool_version AS tool_version,
-    ranked.measured_at AS measured_at,
-    problems.spec AS spec,
-    ranked.default_ns AS default_ns,
-    ranked.baseline_ns AS baseline_ns,
-    ranked.verdict AS verdict,
-    ranked.verifications AS verifications
-FROM ranked
-JOIN problems ON problems.id = ranked.problem_id
-WHERE ranked.rank_here = 1
-"""
-"""The current winner of each device, family and problem. The view is recreated after every migration."""
+VIEW = f"CREATE VIEW best_configurations AS\n{BEST_CONFIGURATIONS}"
+"""The view is recreated after every migration."""
 
 _BEST = select(text("*")).select_from(BEST)
 

@@ -39,7 +39,7 @@ static int autotune_ends_in(const char *plain, const char *name) {
 /* `text` is CL_DEVICE_NAME, CL_DEVICE_VERSION or CL_DEVICE_OPENCL_C_VERSION; a name may end in a number of cores. */
 static int autotune_is_named(const char *name, const char *text, unsigned units) {
     char plain[512], model[128];
-    const char *const cores = strstr(name, "-mc");
+    const char *const of_arm = strstr(name, "-mc"), *const cores = of_arm ? of_arm : strstr(name, "-cu");
     const size_t length = cores ? (size_t)(cores - name) : strlen(name);
     if (length >= sizeof model || (cores && (unsigned)atoi(cores + 3) != units)) return 0;
     memcpy(model, name, length);

@@ -40,6 +40,10 @@ DOORS = (
     ("mali-t860-mc4", "gemm", "512,512,512"),
     ("mali-g925", "gemm", "1,2048,2048 float16"),
     ("adreno-x1-85", "reduce", "64,1000"),
+    ("adreno-640", "gemm", "1000,777,555 float16"),
+    ("adreno-840", "gemm", "256,256,256 constant=b"),
+    ("mali-g77", "gemm", "1024,1024,1024 float16 constant=b"),
+    ("mali-g710-mc10", "gemm", "1024,1024,1024 float16 constant=b"),
 )
 """Devices, families and shapes for which every door is asked."""
 
@@ -101,10 +105,8 @@ def test_limits_are_those_of_the_model_else_the_generation_else_the_family(slug:
 def test_a_machine_has_what_its_model_and_generation_state() -> None:
     of_650, of_610, of_730 = (machine_of(f"adreno-{number}", "adreno") for number in (650, 610, 730))
     assert (of_650.registers, of_610.registers, of_730.registers) == (32768, 12288, 49152)
-    assert (machine_of("mali-t860-mc4", "mali").reads_images, machine_of("mali-g77", "mali").reads_images) == (
-        False,
-        True,
-    )
+    malis = [machine_of(f"mali-{name}", "mali") for name in ("t860-mc4", "g77", "g710-mc10", "g925")]
+    assert [machine.image_element_bytes for machine in malis] == [0, 4, 2, 2]
     assert machine_of("powervr-rogue", "powervr") == UNKNOWN
 
 

@@ -325,3 +325,13 @@ def test_words_are_those_of_the_fields() -> None:
     """Each names one field, so that a shape may have them in any order."""
     named = [word for name, known in WORDS.items() if name not in ("head", "kv_type") for word in known]
     assert len(named) == len(set(named))
+
+
+@pytest.mark.parametrize(("sizes", "most"), [((8, 16, 32), 8), ((16,), 16), ((), 32)])
+def test_no_more_lanes_join_by_shuffles_than_the_smallest_sub_group_has(sizes: tuple[int, ...], most: int) -> None:
+    """Intel's compiler may choose any of its sizes."""
+    extensions = ("cl_khr_fp16", "cl_khr_subgroup_shuffle")
+    limits = DeviceLimits(compute_units=8, has_float16=True, extensions=extensions, sub_group_sizes=sizes)
+    problem = AttentionProblem.parse("32/8,1,4096,128 float16")
+    joined = [c for c in FAMILY.candidates(problem, limits, ()) if dict(c.values).get("join") == "sub_group"]
+    assert max(c.number("lanes") for c in joined) == most

@@ -25,11 +25,14 @@ from autotune.device.processors import usable_cores
 from autotune.device.profile import find_profile
 from autotune.device.quirks import POCL, set_threads
 from autotune.errors import DeviceSelectionError
+from autotune.kernels import find_family
 from autotune.kernels.gemm import FAMILY as GEMM
 from autotune.kernels.gemm import GemmProblem
 from autotune.measure.worker import Worker
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Job, TrialState
+from autotune.search.task import Task
+from factories import device
 from waiting import HANG_S
 
 REAL_GET_DEVICE_INFO = description._get_device_info
@@ -110,7 +113,8 @@ def raw_answers(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, int], list[i
         values = answers.get((pointer.value, code))
         if values is None:
             return -30
-        told = b"".join(value.to_bytes(8 if code in (0x1063, 0x4108) else 4, "little") for value in values)
+        size_bytes = {0x1063: 8, 0x4108: 8, 0x1066: 68}.get(code, 4)
+        told = b"".join(value.to_bytes(size_bytes, "little") for value in values)
         assert len(told) <= room.value
         into[: len(told)] = told
         size._obj.value = len(told)
@@ -676,6 +680,39 @@ def test_atomics_order_work_groups_where_the_driver_promises_it(
         raw_answers[0x40, 0x1063] = [capabilities]
     (found,) = devices_of({"type": 4, "version": version, "int_ptr": 0x40})
     assert found.limits.ordering_standard == standard
+
+
+@pytest.mark.parametrize(
+    ("version", "told", "standards"),
+    [
+        ("OpenCL 1.2 ", [], ()),
+        ("OpenCL 2.0 Adreno(TM) 640", [], (200,)),
+        ("OpenCL 3.0 Adreno(TM) 740", None, ()),  # it does not answer
+        ("OpenCL 3.0 Adreno(TM) 740", [(1, 0), (1, 1), (1, 2), (3, 0)], (300,)),
+        ("OpenCL 3.0 Adreno(TM) 740", [(3, 0), (2, 0), (1, 2)], (200, 300)),
+        ("OpenCL 3.1 ", [(1, 2)], ()),
+    ],
+)
+def test_versions_of_opencl_c_are_asked_for(
+    raw_answers: dict[tuple[int, int], list[int]], version: str, told: list[tuple[int, int]] | None, standards: object
+) -> None:
+    if told is not None:
+        raw_answers[0x40, 0x1066] = [major << 22 | minor << 12 for major, minor in told]
+    (found,) = devices_of({"type": 4, "version": version, "int_ptr": 0x40})
+    assert found.limits.opencl_c_standards == standards
+
+
+@pytest.mark.parametrize("standards", [(), (200,), (300,), (200, 300)])
+def test_a_start_with_sub_groups_is_the_default_whatever_opencl_c_there_is(standards: tuple[int, ...]) -> None:
+    limits = DeviceLimits(
+        has_sub_groups=True, compute_units=4, local_memory_bytes=2**15, opencl_c_standards=standards,
+        extensions=("cl_khr_integer_dot_product",),
+    )  # fmt: skip
+    problem = find_family("reduce").problem_type.parse("512,4096")
+    chosen = Task(device("mali-g610-mc4", limits=limits), problem).default
+    assert chosen.algorithm == "sub_group"
+    assert dict(chosen.values)["standard"] == ("CL3.0" if standards == (300,) else "CL2.0")
+    assert limits.constraint_values()["has_khr_integer_dot"] == (standards != (200,))
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ class TestDistill:
         assert distill("product", cases, 1, 5).kernels == (SMALL,)
         line = judge(cases, 1, 5)["device"][2]
         assert (line.measured, line.default) == (0, None)
-        assert 0.5 < line.rule < 0.7  # one step from 8 to 16: the loss that one step costs in recorded spaces
+        assert 0.8 < line.rule < 0.9  # one step from 8 to 16: the loss that one step costs in recorded spaces
 
     def test_never_nominates_what_only_the_left_out_device_knows(self) -> None:
         cases = [*(case(f"gpu-{n}", [1, 0, 0, 2]) for n in range(3)), case("odd", [0, 0, 1, 0])]

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -435,6 +436,37 @@ def test_a_chip_of_which_boards_use_different_parts_is_named_with_the_units() ->
     whole, part = (identify(Strings(name="gfx1100", vendor=AMD[1], compute_units=units)) for units in (48, 1))
     assert (whole.slug, part.slug) == ("amd-gfx1100-cu48", "amd-gfx1100-cu1")
     assert architecture_of(whole.slug) == architecture_of(part.slug) == "amd-rdna3"
+
+
+BOARD = Path(__file__).parents[1] / "data" / "device_strings.tsv"
+"""Devices as drivers report them, each line of a platform another hardware: names from CLBlast's database, Mesa's lists
+of devices, and clinfo's output in public issues. Compute units are those published."""
+
+
+def board() -> list[Strings]:
+    rows = [line.split("\t") for line in BOARD.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return [
+        Strings(
+            device_type=DeviceType(kind), platform=platform, vendor=vendor, name=name, version=version, driver=driver,
+            compute_units=int(units),
+        )
+        for kind, platform, vendor, name, version, driver, units in rows
+    ]  # fmt: skip
+
+
+def test_different_hardware_shares_no_slug_and_therefore_no_limits() -> None:
+    shared: dict[tuple[str, str], list[Strings]] = {}
+    for strings in board():
+        shared.setdefault((strings.platform, identify(strings).slug), []).append(strings)
+    assert len(shared) > 400
+    assert [found for found in shared.values() if len(found) > 1] == []
+
+
+def test_hardware_of_a_known_maker_is_known() -> None:
+    makers = {"QUALCOMM": "adreno", "freedreno": "adreno", "ARM": "mali", "NVIDIA Corporation": "nvidia"}
+    for strings in board():
+        if strings.vendor in makers and strings.platform != "Portable Computing Language":
+            assert identify(strings).family == makers[strings.vendor], strings
 
 
 def test_a_32_bit_runtime_is_not_the_64_bit_one() -> None:

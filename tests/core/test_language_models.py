@@ -113,16 +113,18 @@ def test_formats_by_the_rules_of_llama_cpp() -> None:
 
 def test_products_of_a_gguf_file(tmp_path: Path) -> None:
     path = model_file(tmp_path, SMALL)
-    requests, left_out = gguf_products(path, 16)
+    requests, notes = gguf_products(path, 16)
     assert [(one.problem.label, one.calls, one.label) for one in merge(requests)] == [
         ("256x16x256 q4_0", 2, "attn_q"),
         ("64x16x256 q8_0", 1, "attn_v"),
         ("256x32x512 mxfp4 experts=8", 1, "ffn_down_exps"),
+        ("8x16x256 constant=a", 1, "ffn_gate_inp"),
+        ("512x16x256 q6_k", 2, "ffn_up"),
         ("1000x1x256 q6_k", 1, "output"),
     ]
-    assert left_out == ["1 tensors: there are no kernels for F32", "2 tensors: there are no kernels for Q5_0"]
-    lines = lines_of_shapes(path, 16)
-    assert parse_shapes(lines, "lines", QGemmProblem) == merge(requests)
+    assert notes == ["1 tensors: gemm in float32 stands for F32", "2 tensors: q6_k stands for Q5_0"]
+    quantised = [one for one in merge(requests) if isinstance(one.problem, QGemmProblem)]
+    assert parse_shapes(lines_of_shapes(path, 16), "lines", QGemmProblem) == quantised
     with_output = model_file(tmp_path, {**SMALL, "output.weight": ("Q8_0", (256, 1000))})
     assert gguf_products(with_output, 1)[0][-1].problem.label == "1000x1x256 q8_0"
 
@@ -135,14 +137,34 @@ def test_commands_take_gguf_files(tmp_path: Path, run: Run) -> None:
     path = model_file(tmp_path, SMALL)
     shown = run(["presets", str(path), "--tokens", "16"])
     assert "256x32x512 mxfp4 experts=8 |     1 | ffn_down_exps" in shown.out
-    assert "left out: 2 tensors: there are no kernels for Q5_0" in shown.err
+    assert "note: 2 tensors: q6_k stands for Q5_0" in shown.err
     (listed,) = json.loads(run(["presets", str(path), "--json"]).out).values()
-    assert [entry["problem"]["n"] for entry in listed] == [1, 1, 2, 1]
+    assert [entry["problem"]["n"] for entry in listed] == [1, 1, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "label", "tokens"),
+    [
+        ("F16", (256, 128), "128x16x256 float16 constant=a", 16),
+        ("BF16", (256, 128), "128x16x256 constant=a", 16),
+        ("F16", (256, 128, 8), "128x4x256 batch=8 float16 constant=a", 16),
+        ("F16", (256, 128, 8), "128x1x256 batch=2 float16 constant=a", 1),
+        ("Q4_1", (256, 128), "128x16x256 q6_k", 16),
+        ("Q5_0", (96, 128), "128x16x96 q8_0", 16),
+        ("IQ2_XXS", (256, 128), "128x16x256 q4_k", 16),
+    ],
+)
+def test_a_type_without_kernels_is_multiplied_in_the_next_larger_one(
+    tmp_path: Path, kind: str, shape: tuple[int, ...], label: str, tokens: int
+) -> None:
+    requests, notes = gguf_products(model_file(tmp_path, {"blk.0.ffn_up.weight": (kind, shape)}), tokens)
+    assert [one.problem.label for one in requests] == [label]
+    assert len(notes) == 1 and notes[0].endswith(f"stands for {kind}")
 
 
 def test_a_gguf_file_without_products(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no products with quantised weights"):
-        gguf_products(model_file(tmp_path, {"blk.0.attn_q.weight": ("F16", (256, 256))}), 1)
+    with pytest.raises(UsageError, match="holds no products"):
+        gguf_products(model_file(tmp_path, {"blk.0.attn_norm.weight": ("F32", (256,))}), 1)
     with pytest.raises(UsageError, match="cannot be read"):
         gguf_products(tmp_path / "none.gguf", 1)
     with pytest.raises(UsageError, match=r"is not text|is larger than|no shapes|not a shape"):

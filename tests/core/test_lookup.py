@@ -1,5 +1,8 @@
 """The runtime lookup: exact, nearest, default; what it reads, and what it loads."""
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
 import sqlite3
@@ -8,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -30,7 +34,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Winner
 from autotune.paths import data_folder
-from autotune.store import Store
+from autotune.store import Store, failures
 from factories import LARGE_GPU, device, naive, product, provenance
 from waiting import in_threads
 
@@ -414,6 +418,8 @@ def execute(*statements: str) -> Callable[[Path], None]:
     return change
 
 
+_ENDLESS = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT"
+
 BROKEN: dict[str, tuple[Callable[[Path], object], type[AutotuneError], str]] = {
     "truncated": (truncate, NotADatabaseError, "is damaged"),
     "overwritten": (overwrite, NotADatabaseError, "is damaged"),
@@ -423,7 +429,24 @@ BROKEN: dict[str, tuple[Callable[[Path], object], type[AutotuneError], str]] = {
     "header only": (lambda path: path.write_bytes(b"SQLite format 3\0" * 2), NotADatabaseError, "is damaged"),
     "newer": (execute("UPDATE alembic_version SET version_num = '9999'"), NewerSchemaError, "schema 9999"),
     "another program": (execute("PRAGMA application_id = 7"), NotADatabaseError, "another program"),
-    "no view": (execute("DROP VIEW best_configurations"), NotADatabaseError, "another program"),
+    "no table": (execute("PRAGMA foreign_keys = 0", "DROP TABLE winners"), NotADatabaseError, "another program"),
+    "a view as table": (
+        execute("ALTER TABLE devices RENAME TO hidden", f"CREATE VIEW devices AS {_ENDLESS} 's' || x AS slug FROM r"),
+        NotADatabaseError, "another program",
+    ),
+    "computed column": (
+        execute(
+            "ALTER TABLE devices RENAME COLUMN limits TO old",
+            "ALTER TABLE devices ADD COLUMN limits TEXT AS (hex(zeroblob(400000000)))",
+        ),
+        NotADatabaseError, "another program",
+    ),
+    "long text": (execute("UPDATE devices SET limits = hex(zeroblob(9000000))"), NotADatabaseError, "is damaged"),
+    "no UTF-8": (execute("UPDATE devices SET limits = CAST(x'ff' AS TEXT)"), TableError, "a row of devices"),
+    "bytes as a name": (
+        execute("PRAGMA writable_schema = 1", "UPDATE sqlite_master SET name = CAST(x'ff' AS TEXT), sql = 'f'"),
+        NotADatabaseError, "is damaged",
+    ),
     "limits": (execute("UPDATE devices SET limits = '[1'"), TableError, "a row of devices (adreno-730)"),
     "odd limits": (
         execute("""UPDATE devices SET limits = '{"max_work_item_sizes": 3}'"""), TableError, "a row of devices"
@@ -446,6 +469,94 @@ def test_broken_table_is_one_clear_line(database: Path, name: str) -> None:
     assert text in str(caught.value)
     assert str(database) in str(caught.value)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("opened", [TuningTable.open, lambda path: Store.open(path, read_only=True).best()])
+def test_damaged_bytes_of_a_database_raise_our_errors_alone(database: Path, opened: Callable[[Path], object]) -> None:
+    execute("PRAGMA journal_mode = DELETE")(database)
+    whole, random = database.read_bytes(), Random(1)
+    seen = set()
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for _ in range(random.choice([1, 30, 300])):
+            damaged[random.randrange(16, len(whole))] = random.randrange(256)
+        database.write_bytes(damaged)
+        try:
+            opened(database)
+        except AutotuneError as error:
+            seen.add(type(error))
+    assert NotADatabaseError in seen or StoreError in seen
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE problems SET spec = id",
+        "UPDATE winners SET configuration = '[1]'",
+        "UPDATE devices SET limits = '3'",
+        f"UPDATE devices SET limits = '{'[' * 99999}'",
+        "UPDATE winners SET verdict = 'perhaps'",
+    ],
+)  # fmt: skip
+def test_a_row_that_no_version_writes_is_told_as_damage(database: Path, change: str) -> None:
+    execute(change)(database)
+    with Store.open(database, read_only=True) as store, pytest.raises(StoreError, match="is damaged"):
+        (store.devices(), store.best())
+
+
+def test_the_view_of_a_file_is_not_run(database: Path) -> None:
+    execute(
+        "DROP VIEW best_configurations",
+        f"CREATE VIEW best_configurations AS {_ENDLESS} x AS device, 'gemm' AS family, x AS spec FROM r",
+    )(database)
+    assert TuningTable.open(database).find(GPU.slug, m=64, n=64, k=64).match is Match.EXACT
+    with Store.open(database, read_only=True) as store:
+        assert len(store.best()) == 2
+
+
+def test_reading_a_file_ends(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = ", ".join(["winners"] * 4)
+    monkeypatch.setattr(sqlite_reader, "_DEVICES", f"SELECT max(a.id) FROM ({_ENDLESS} x AS id FROM r) AS a, {many}")
+    monkeypatch.setattr(sqlite_reader, "_LONGEST_S", 0.05)
+    with pytest.raises(NotADatabaseError, match="takes longer than"):
+        TuningTable.open(database)
+    monkeypatch.setattr(sqlite_reader, "_DEVICES", f"{_ENDLESS} printf('%99999d', x) FROM r")
+    monkeypatch.setattr(sqlite_reader, "_LONGEST_S", 20.0)
+    monkeypatch.setattr(sqlite_reader, "_MOST_BYTES", 2**24)
+    with pytest.raises(NotADatabaseError, match="holds more than"):
+        TuningTable.open(database)
+
+
+def test_a_file_system_without_locks_is_told(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(sqlite_reader, "_WAIT_S", 0.05)
+    monkeypatch.setattr(fcntl, "lockf", no_locks)
+    execute("PRAGMA journal_mode = DELETE")(database)
+    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreError, match="has no locks"):
+            TuningTable.open(database)
+
+
+def test_a_lookup_needs_no_space_on_a_disk(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opens(path: Path, options: str) -> bool:
+        return options == "?mode=ro"
+
+    monkeypatch.setattr(sqlite_reader, "_opens", opens)
+    assert sqlite_reader.read_only_options(database) == "?mode=ro"
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    with pytest.raises(StoreError, match="no space is left"):
+        failures.attempt(raiser(error), "a place")
+
+
+def raiser(error: Exception) -> Callable[[], object]:
+    def fail() -> object:
+        raise error
+
+    return fail
 
 
 def test_locked_database_is_an_error(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from autotune.kernels.render import render, template_hash
 from autotune.measure import timing
 from autotune.measure.build_pool import build_once
 from autotune.measure.measurer import Measurer
-from autotune.measure.operands import Operands
+from autotune.measure.operands import Operands, canary
 from autotune.measure.probe import Probe, clipped, group_count
 from autotune.measure.runner import FRESH_INPUTS
 from autotune.measure.timing import Sample, Stopwatch, Timing
@@ -107,6 +107,29 @@ def test_wrong_kernels_are_found(pocl: Device, measurer: Measurer, monkeypatch: 
     assert trial.time_ns == math.inf
 
 
+REGIMES: dict[int, Callable[[str], str]] = {
+    0: lambda s: s.replace("(float)alpha * sum", "(float)alpha * fmin(sum, 40.0f)"),
+    1: lambda s: s.replace("(float)alpha * sum", "(float)alpha * (fabs(sum) > 1e20f ? 0.0f : sum)"),
+}
+"""Sums that are cut off, by the number of the regime that shows it."""
+
+
+@pytest.mark.parametrize("seed", REGIMES)
+def test_a_winner_is_verified_on_inputs_of_another_kind(
+    pocl: Device, measurer: Measurer, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The next winner on those of the next kind; trials of a search on none."""
+    naive = Configuration.of("naive", work_group_m=0, work_group_n=0)
+    job = quick_job(pocl, GemmProblem(m=16, n=24, k=20), naive, seed=seed)
+    spoil_sources(monkeypatch, REGIMES[seed])
+    for verifications, state in ((0, TrialState.COMPLETE), (4, TrialState.WRONG_RESULT)):
+        measurer._built.clear()
+        trial = measurer.measure(replace(job, verifications=verifications))
+        measurer._built.clear()
+        assert trial.state is state, trial.message
+    assert find_family("gemm").regimes[seed] in trial.message
+
+
 @pytest.mark.parametrize(
     ("ratio", "state"),
     [(1.0, TrialState.COMPLETE), (1.01, TrialState.WRONG_RESULT), (math.nan, TrialState.WRONG_RESULT)],
@@ -129,8 +152,8 @@ class FickleSession(Session):
         self._has_result = True
         return super().run(*what, **how)
 
-    def read(self, memory: Any, into: NDArray[Any]) -> None:
-        super().read(memory, into)
+    def read(self, memory: Any, into: NDArray[Any], start_bytes: int = 0) -> None:
+        super().read(memory, into, start_bytes)
         self.runs += self._has_result
         if self._has_result and self.runs % 10 == 0:
             into[7] = self.spoil(into[7])
@@ -140,8 +163,8 @@ class FickleSession(Session):
 @pytest.mark.parametrize(
     ("spoil", "state", "runs"),
     [
-        (lambda value: value, TrialState.COMPLETE, 21),  # the last is what the timed series left
-        (lambda value: np.nextafter(value, np.float32(9)), TrialState.COMPLETE, 21),
+        (lambda value: value, TrialState.COMPLETE, 22),  # the last two: another regime, and what the timed series left
+        (lambda value: np.nextafter(value, np.float32(9)), TrialState.COMPLETE, 22),
         (lambda value: value + np.float32(1), TrialState.WRONG_RESULT, 10),
         (lambda value: np.float32(np.nan), TrialState.WRONG_RESULT, 10),
     ],
@@ -163,9 +186,10 @@ def test_many_verifications_find_what_is_wrong_now_and_then(
     trial = Measurer(session).measure(job)
     assert (trial.state, session.runs) == (state, runs)
     if state is TrialState.COMPLETE:
-        assert len(set(references)) == FRESH_INPUTS
+        sets = FRESH_INPUTS + 1
+        assert len(set(references)) == sets
         differing = 2 if spoil(np.float32(0.5)) != 0.5 else 0
-        assert FRESH_INPUTS + differing <= len(references) <= FRESH_INPUTS + 2 * differing
+        assert sets + differing <= len(references) <= sets + 2 * differing
     else:
         assert re.search(r"\(run \d+ of 20, inputs of seed \d+\)|inf times", trial.message)
 
@@ -176,9 +200,9 @@ def test_one_set_of_inputs_is_enough_for_a_trial_where_two_cannot_be_kept(
     drawn: list[int] = []
     make = GemmCase.__init__
 
-    def noted(case: GemmCase, problem: GemmProblem, seed: int) -> None:
+    def noted(case: GemmCase, problem: GemmProblem, seed: int, regime: str = "") -> None:
         drawn.append(seed)
-        make(case, problem, seed)
+        make(case, problem, seed, regime)
 
     monkeypatch.setattr(GemmCase, "__init__", noted)
     measurer, problem = Measurer(Session(pocl.selector)), GemmProblem(m=13, n=24, k=17)
@@ -232,7 +256,7 @@ def test_inputs_that_another_kernel_spoilt_are_brought_anew(pocl: Device) -> Non
     [*loaded] = measurer._operands._loaded.values()
     assert len(loaded) == 2, "with beta and without, kept for the next trial"
     for case in loaded:
-        measurer._port.write(case.memory["a"], np.zeros(5, dtype=np.float32))
+        measurer._port.write(case.memory["a"].whole, np.zeros(5, dtype=np.float32))
     assert not any(measurer._operands.are_intact(case) for case in loaded)
     assert measurer.measure(job).state is TrialState.COMPLETE
     assert all(measurer._operands.are_intact(case) for case in loaded)
@@ -283,18 +307,38 @@ def test_a_kernel_that_spoils_its_own_inputs_is_wrong(pocl: Device, monkeypatch:
     assert "writes into its inputs" in trial.message
 
 
+class CountingSession(Session):
+    """A device that counts what is read from it."""
+
+    bytes_read = 0
+
+    def read(self, memory: Any, into: NDArray[Any], start_bytes: int = 0) -> None:
+        super().read(memory, into, start_bytes)
+        self.bytes_read += into.nbytes
+
+
+def test_a_trial_of_a_search_reads_back_outputs_and_guards_only(pocl: Device) -> None:
+    """Over a phone's cable, reading takes longer than most kernels."""
+    session = CountingSession(pocl.selector)
+    job = quick_job(pocl, GemmProblem(m=96, n=96, k=96), PACKING)
+    assert Measurer(session, TRUSTED).measure(job).state is TrialState.COMPLETE
+    checks, output_bytes, guard_bytes = 3, 4 * 96 * 96, canary("float32").nbytes
+    assert session.bytes_read <= checks * (output_bytes + 2 * guard_bytes)
+
+
 def test_memory_is_borrowed_again_and_never_too_much_is_kept(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     operands = Operands(Session(pocl.selector))
     buffer = Buffer(name="x", role=Role.SCRATCH, dtype="float32", elements=1000)
     first, second = operands.borrow(buffer), operands.borrow(buffer)
-    assert first is not second
-    operands.give_back(buffer, first)
-    assert operands.borrow(replace(buffer, name="y")) is first
-    operands.give_back(buffer, first)
+    assert first.whole is not second.whole
+    operands.give_back(first)
+    assert operands.borrow(replace(buffer, name="y")).whole is first.whole
+    operands.give_back(first)
     monkeypatch.setattr(Operands, "KEPT_BYTES", 5000)
-    operands.give_back(buffer, second)
-    assert operands.borrow(buffer) is second
-    assert operands.borrow(buffer) not in (first, second), "the first was let go when both were too much"
+    operands.give_back(second)
+    assert operands.borrow(buffer).whole is second.whole
+    last = operands.borrow(buffer).whole
+    assert last is not first.whole and last is not second.whole, "the first was let go when both were too much"
     plan = FAMILY.plan(GemmProblem(m=16, n=16, k=16), TILE)
     for seed in range(3):
         operands.case(GemmProblem(m=16, n=16, k=16), seed, plan)

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from autotune.kernels import find_family, parse_shape
+from autotune.kernels.gemm.estimate import numbers_of
 from autotune.lookup import TuningTable
 from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
+from autotune.model.machine import UNKNOWN, Machine
 
 ADRENOS = ("adreno-530", "adreno-640", "adreno-730", "adreno-840", "adreno-x1-85")
 
@@ -35,6 +38,43 @@ def test_a_mali_reads_images_from_bifrost_on() -> None:
         for slug in ("mali-t860-mc4", "mali-g76-mc12", "mali-g710-mc10", "mali-g925")
     }
     assert list(storages.values()) == ["buffer", "image", "image", "image"]
+
+
+def test_a_mali_reads_large_products_in_half_precision_from_images_from_the_g710_on() -> None:
+    storages = {
+        (slug, size): default(slug, f"{size},{size},{size} float16 constant=b")["b_storage"]
+        for slug in ("mali-g77", "mali-g710-mc10")
+        for size in (64, 1024)
+    }
+    assert [size for size, storage in storages.items() if storage == "image"] == [("mali-g710-mc10", 1024)]
+
+
+def test_a_mali_has_stated_work_groups_from_bifrost_on() -> None:
+    chosen = [default(slug, "1024,1024,1024 constant=b") for slug in ("mali-t860-mc4", "mali-g76-mc12", "mali-g710")]
+    assert [c.number("work_group_m") * c.number("work_group_n") for c in chosen] == [0, 128, 128]
+
+
+def test_a_wait_costs_as_many_multiply_adds_as_a_unit_does_meanwhile() -> None:
+    dot = Configuration.of("dot", work_group_m=8, work_group_n=16, vector_width=4, unroll=1, b_storage="buffer")
+    slow, fitted = (
+        numbers_of(dot, DeviceLimits(), "", machine) for machine in (Machine(multiply_adds=32, memory_bytes=8), UNKNOWN)
+    )
+    assert (slow["wait"], slow["memory"]) == (fitted["wait"] // 4, 64 * 32 // 8)
+    assert fitted["memory"] == 0
+
+
+@pytest.mark.parametrize(
+    ("family", "shape", "name"),
+    [
+        ("reduce", "64,1000", "work_group_size"),
+        ("rows", "64,1000 softmax", "work_group_size"),
+        ("attention", "32/8,1,4096,128 float16", "work_group_size"),
+        ("qgemm", "4096,8,4096 q8_0", "work_group_m"),
+    ],
+)
+def test_work_groups_are_small_where_registers_are_few(family: str, shape: str, name: str) -> None:
+    few, many = (default(slug, shape, family).number(name) for slug in ("adreno-702", "adreno-730"))
+    assert few <= many // 4
 
 
 def test_a_prefill_of_quantised_weights_reads_images_with_whole_waves() -> None:

@@ -218,7 +218,7 @@ def test_inputs_are_those_of_the_seed_whether_drawn_there_or_written(
     operands = Operands(port)
     loaded = operands.load(case, FAMILY.plan(problem, FAMILY.baseline))
     assert operands.are_intact(loaded)
-    port.fill(loaded.memory["b"], np.zeros(1, loaded.host["b"].dtype))
+    port.fill(loaded.memory["b"].whole, np.zeros(1, loaded.host["b"].dtype))
     assert not operands.are_intact(loaded)
 
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -10,8 +11,10 @@ from autotune.device.families import FAMILIES
 from autotune.device.profile import Profile, ProfileFile, _read, find_profile, parse_profile, profile_names
 from autotune.errors import ConfigurationError
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.lookup.absent import absent_device
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
+from autotune.space.family import Starts
 from autotune.space.search_space import SearchSpace
 from factories import LARGE_GPU, PHONE, PROCESSOR, device
 
@@ -259,3 +262,53 @@ def test_importing_it_loads_nothing_heavy() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+PHONES = ("adreno-610", "adreno-630", "adreno-644", "adreno-740", "adreno-830", "mali-g715-mc7")
+"""One for each list of starts in the files of phones."""
+_SIZES = (1, 4, 64, 512, 1001, 4096)
+ASKED = (
+    "4096,70000,64", "64,64,70000", "70000,64,64", "2,4,4096 constant=b", "64,4096,4 constant=b", "1,1,200",
+    *(f"{m},{n},{k} {mode}" for m, n, k in product(_SIZES, repeat=3)
+      for mode in ("float32", "tn float32", "nt float16", "int8", "tn int8")),
+)  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("slug", PHONES)
+def test_each_start_of_a_phone_makes_a_default(slug: str) -> None:
+    """Without it, the default of some problem is another."""
+    phone = absent_device(slug)
+    # Drivers of OpenCL 3.0 have it on older Adrenos, too.
+    limits = replace(phone.limits, extensions=(*phone.limits.extensions, "cl_khr_integer_dot_product"))
+    problems = [GemmProblem.parse(shape) for shape in ASKED]
+    starts = find_profile(phone).starting("gemm")
+    before = [FAMILY.default(problem, limits, starts) for problem in problems]
+    idle = []
+    for left_out in (start for start in starts if start.algorithm != FAMILY.baseline.algorithm):
+        others = Starts((start for start in starts if start != left_out), starts.machine)
+        # What it makes alone comes first, where most starts are seen to be of use.
+        order = sorted(range(len(problems)), key=lambda n: before[n] != left_out)
+        if all(FAMILY.default(problems[n], limits, others) == before[n] for n in order):
+            idle.append(left_out)
+    assert idle == []
+
+
+@pytest.mark.parametrize("slug", ["adreno-740", "adreno-830", "adreno-x1-85"])
+def test_int8_is_multiplied_four_at_a_time_where_the_device_does(slug: str) -> None:
+    """Mesa's compiler needs half the issue slots for them: 1.89 instead of 3.86 a multiply-add on a 740."""
+    phone = absent_device(slug)
+    for shape in ("512,512,512 int8", "512,512,512 tn int8", "1024,1024,1024 nt int8"):
+        chosen = FAMILY.default(GemmProblem.parse(shape), phone.limits, find_profile(phone).starting("gemm"))
+        assert chosen["integer_dot"] == "khr", shape
+
+
+@pytest.mark.parametrize(
+    ("slug", "pattern"),
+    [
+        ("mali-g71-mc8", "mali-g71"), ("mali-g710-mc10", "mali"), ("mali-g715-mc7", "mali"),
+        ("adreno-x1-85", "adreno-7??"), ("adreno-x2-90", "adreno-8??"),
+    ],
+)  # fmt: skip
+def test_a_pattern_fits_its_generation_alone(slug: str, pattern: str) -> None:
+    assert find_profile(absent_device(slug)).name == pattern

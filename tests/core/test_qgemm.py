@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.kernels import find_family
 from autotune.kernels.qgemm import FAMILY, QGemmProblem
@@ -21,7 +22,8 @@ from autotune.kernels.qgemm.formats import FORMATS
 from autotune.kernels.qgemm.plan import PLAN
 from autotune.kernels.qgemm.problem import MODES
 from autotune.kernels.qgemm.reference import QGemmCase
-from autotune.kernels.render import template_hash
+from autotune.kernels.render import render, template_hash
+from autotune.lookup.absent import absent_device
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
@@ -601,3 +603,12 @@ def test_oclgrind_tells_what_a_processor_lets_pass(tmp_path: Path, old: str, new
     with oclgrind.worker:
         told = oclgrind.findings(Sample(problem=QGemmProblem.parse("33,17,64 q4_0"), configuration=TILE))
     assert finding in told
+
+
+@pytest.mark.parametrize(("family", "shape"), [("qgemm", "256,64,256 q4_0 int8"), ("gemm", "512,512,512 int8")])
+def test_arm_adds_four_products_to_a_sum_in_one_instruction(family: str, shape: str) -> None:
+    mali, kernels = absent_device("mali-g715-mc7"), find_family(family)
+    problem = kernels.problem_type.parse(shape)
+    candidates = kernels.candidates(problem, mali.limits, find_profile(mali).starting(family))
+    chosen = next(one for one in candidates if dict(one.values).get("integer_dot") == "arm")
+    assert "arm_dot_acc(as_char4(a), as_char4(b), sum)" in render(kernels, chosen, kernels.plan(problem, chosen))

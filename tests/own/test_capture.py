@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyopencl as cl
 import pytest
 
+import agents
 from autotune.errors import AutotuneError, UsageError
 from autotune.export.c_package import package_files
 from autotune.export.contents import DeviceTable
@@ -440,3 +441,29 @@ def test_numbers_are_those_that_the_kernel_uses() -> None:
     assert split_options("-D A=1 -I include -cl-mad-enable -DB='x y'") == [
         "-DA=1", "-Iinclude", "-cl-mad-enable", "-DB=x y",
     ]  # fmt: skip
+
+
+@pytest.mark.long
+def test_threads_may_use_the_library_at_the_same_time(tmp_path: Path) -> None:
+    """Its table of functions is filled when they are called first."""
+    (tmp_path / "program.c").write_text(
+        "#include <pthread.h>\n"
+        "int clFinish(void *);\n"
+        "static void *finish(void *nothing) { clFinish(nothing); return nothing; }\n"
+        "int main(void) {\n"
+        "    pthread_t threads[4];\n"
+        "    for (int i = 0; i < 4; i++) pthread_create(&threads[i], 0, finish, 0);\n"
+        "    for (int i = 0; i < 4; i++) pthread_join(threads[i], 0);\n"
+        "    return 0;\n"
+        "}\n"
+    )
+    sanitized = ["cc", "-O1", "-fsanitize=thread", "-D_GNU_SOURCE", "-lpthread", "-ldl"]
+    library, driver = tmp_path / "liblayer.so", agents.fake_driver(tmp_path / "libfake.so")
+    subprocess.run(
+        [*sanitized, "-shared", "-fPIC", str(Path(recording.__file__).with_name("layer.c")), "-o", str(library)],
+        check=True,
+    )
+    made = [str(tmp_path / "program.c"), str(library), str(driver), "-o", str(tmp_path / "program")]
+    subprocess.run([*sanitized, *made, f"-Wl,-rpath,{tmp_path}"], check=True)
+    done = subprocess.run([str(tmp_path / "program")], capture_output=True, text=True, check=False, timeout=HANG_S)
+    assert done.returncode == 0 and "data race" not in done.stderr, done.stderr

@@ -30,21 +30,23 @@ class Pair:
     arguments: str = ONE
     sizes: str = "n = 900"
     global_size: str = "n"
+    local_size: str = ""
 
     def write(self, folder: Path) -> Path:
         (folder / "k.cl").write_text(textwrap.dedent(self.source))
         (folder / "k.py").write_text(f"import numpy as np\ndef ref({self.reference}\n")
         path = folder / "k.toml"
         path.write_text(
-            f'name = "k"\nsource = "k.cl"\nglobal_size = "{self.global_size}"\nsizes = {{ {self.sizes} }}\n'
+            f'name = "k"\nsource = "k.cl"\nglobal_size = "{self.global_size}"\nlocal_size = "{self.local_size}"\n'
+            f"sizes = {{ {self.sizes} }}\n"
             f'parameters = {{ WRONG = [0, 1] }}\n[arguments]\n{self.arguments}\n[reference]\npython = "k.py:ref"\n'
         )
         return path
 
-    def trial(self, folder: Path, device: Device, measurer: Measurer, wrong: int) -> Trial:
+    def trial(self, folder: Path, device: Device, measurer: Measurer, wrong: int, verifications: int = 0) -> Trial:
         with registered(self.write(folder)) as family:
-            configuration = Configuration.of("k", WRONG=wrong)
-            return measurer.measure(quick_job(device, family.examples()[-1], configuration, probe=False))
+            job = quick_job(device, family.examples()[-1], Configuration.of("k", WRONG=wrong), probe=False)
+            return measurer.measure(replace(job, verifications=verifications))
 
 
 TWICE = "x): return 2 * x.astype(float)"
@@ -77,6 +79,26 @@ STATE = {
         }""",
         reference=TWICE,
         arguments=f'{ONE}\nkept = {{ buffer = "float32", size = "n", access = "scratch" }}',
+    ),
+    "skips every other call": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y, global int *seen) {
+            int i = get_global_id(0);
+            if (!WRONG || seen[i] != 4711) y[i] = 2 * x[i];
+            seen[i] = seen[i] == 4711 ? 0 : 4711;
+        }""",
+        reference=TWICE,
+        arguments=f'{ONE}\nseen = {{ buffer = "int32", size = "n", access = "scratch" }}',
+    ),
+    "skips inputs that it has seen": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y, global float *seen) {
+            int i = get_global_id(0);
+            if (!WRONG || seen[i] != x[i]) y[i] = 2 * x[i];
+            seen[i] = x[i];
+        }""",
+        reference=TWICE,
+        arguments=f'{ONE}\nseen = {{ buffer = "float32", size = "n", access = "scratch" }}',
     ),
     "adds to what is finite": Pair(
         source="""
@@ -115,6 +137,81 @@ def test_what_a_call_leaves_is_of_no_use_to_the_next(
     right, wrong = (STATE[name].trial(tmp_path, pocl, measurer, wrong) for wrong in (0, 1))
     assert right.state is TrialState.COMPLETE, right.message
     assert wrong.state is TrialState.WRONG_RESULT, wrong
+
+
+def in_groups(body: str, reference: str, y: str = "n") -> Pair:
+    """A kernel in work-groups of 16, whose body knows the numbers of its work-item, i, and in its group, l."""
+    return Pair(
+        source="kernel void k(global const float *x, global float *y, int n) {\n"
+        f"int i = get_global_id(0), l = get_local_id(0);\n{body}\n}}",
+        reference=f"x, n): return {reference}",
+        arguments=ONE.replace('size = "n", access', f'size = "{y}", access')
+        + '\nn = { scalar = "int32", value = "n" }',
+        sizes="n = 960",
+        local_size="16",
+    )
+
+
+SHIFTED = """
+local float part[16];
+part[l] = x[i];
+#if !WRONG
+barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+y[i] = part[max(l - 1, 0)];"""
+LOCAL = {
+    "local memory that nothing was written to": in_groups(
+        "local float part[17]; if (!WRONG && l == 0) part[16] = 0; part[l] = x[i]; barrier(CLK_LOCAL_MEM_FENCE);"
+        "y[i] = part[l] + (fabs(part[16]) < 0.01f ? part[16] : 0);",
+        "x",
+    ),
+}
+ORDERS = {
+    "no barrier before what the work-item before wrote": in_groups(
+        SHIFTED,
+        "x.reshape(-1, 16)[:, [0, *range(15)]]",
+    ),
+    "the last work-group wins": in_groups("if (WRONG ? l == 15 : i == n - 1) y[0] = x[i];", "x[-1:]", "1"),
+    "work-groups add to one element": in_groups(
+        "if (!WRONG && i % 32 == 0) y[i / 32] = 2;"
+        "if (WRONG && l == 0) y[i / 32] = isinf(y[i / 32]) ? 1 : y[i / 32] + 1;",
+        "np.full(n // 32, 2)",
+        "n // 32",
+    ),
+    "a work-group reads what another one wrote": in_groups(
+        "if (WRONG) y[i] = i < 16 ? x[i] : y[i - 16] + x[i];"
+        "else { float s = 0; for (int j = l; j <= i; j += 16) s += x[j]; y[i] = s; }",
+        "x.reshape(-1, 16).cumsum(axis=0, dtype=float)",
+    ),
+}
+"""Right on a processor that runs work-groups and work-items one after the other."""
+
+
+@pytest.mark.parametrize("name", [*LOCAL, *ORDERS])
+def test_no_order_and_no_local_memory_from_before_is_relied_on(
+    name: str, tmp_path: Path, pocl: Device, measurer: Measurer
+) -> None:
+    pair = {**LOCAL, **ORDERS}[name]
+    right, wrong = (pair.trial(tmp_path, pocl, measurer, wrong, verifications=4) for wrong in (0, 1))
+    assert right.state is TrialState.COMPLETE, right.message
+    assert wrong.state is TrialState.WRONG_RESULT, wrong
+
+
+def test_sizes_that_are_equal_wherever_asked_are_told_apart(tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
+    pair = Pair(
+        source="""
+        kernel void k(global const float *x, global float *y, int rows, int columns) {
+            int c = get_global_id(0), r = get_global_id(1);
+            y[r * columns + c] = 2 * x[r * (WRONG ? rows : columns) + c];
+        }""",
+        reference=TWICE,
+        arguments=ROWS,
+        sizes="rows = 32, columns = 32",
+        global_size="columns, rows",
+    )
+    right, wrong = (pair.trial(tmp_path, pocl, measurer, wrong, verifications=4) for wrong in (0, 1))
+    assert right.state is TrialState.COMPLETE, right.message
+    assert wrong.state is TrialState.WRONG_RESULT and "at 32x64: " in wrong.message
 
 
 SIZES = {
@@ -303,6 +400,29 @@ REGIMES = {
         }""",
         reference="x): return x",
     ),
+    "more than half precision holds": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y) {
+            y[get_global_id(0)] = WRONG ? clamp(x[get_global_id(0)], -65504.0f, 65504.0f) : x[get_global_id(0)];
+        }""",
+        reference="x): return x",
+    ),
+    "low bits of lengths": Pair(
+        source="""
+        kernel void k(global const uint *x, global uint *y) {
+            y[get_global_id(0)] = x[get_global_id(0)] & (WRONG ? 15u : 0xffffu);
+        }""",
+        reference="x): return x",
+        arguments=ONE.replace("float32", "uint32"),
+    ),
+    "0 divided by 0": Pair(
+        source="""
+        kernel void k(global const float *x, global float *y) {
+            float v = x[get_global_id(0)];
+            y[get_global_id(0)] = v == 0 && !WRONG ? 0 : v / fabs(v);
+        }""",
+        reference="x): return np.sign(x)",
+    ),
     "halves rounded up": Pair(
         source="""
         kernel void k(global const float *x, global float *y) {
@@ -400,11 +520,14 @@ STRAY = {
     "behind an output": "y[n + 1500] = 1;",
     "behind scratch": "kept[n + 300] = 1;",
     "behind an input": "((global float *)x)[n + 300] = 1;",
+    "before an output": "y[-1500] = 1;",
+    "before scratch": "kept[-1] = 1;",
+    "before an input": "((global float *)x)[-300] = 1;",
 }
 
 
 @pytest.mark.parametrize("name", STRAY)
-def test_what_is_written_behind_a_buffer_is_found(name: str, tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
+def test_what_is_written_around_a_buffer_is_found(name: str, tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
     pair = Pair(
         source="""
         kernel void k(global const float *x, global float *kept, global float *y, int n) {

@@ -104,7 +104,12 @@ def use(port: AgentPort) -> None:
     found = np.empty(64, np.float32)
     port.read(memory["y"], found)  # type: ignore[arg-type]
     assert found.tolist() == [0, 1, 2, 3, *[3] * 60]
-    port.read(memory["image"], found)  # type: ignore[arg-type]
+    port.read(memory["other"], found)  # type: ignore[arg-type]
+    assert (found == 1).all()
+    port.write(memory["image"], values)  # type: ignore[arg-type]
+    for name in ("view", "image"):
+        port.read(memory[name], found)  # type: ignore[arg-type]
+        assert (found == values).all()
     del memory, call
     port.finish()
     port.allocate(BUFFERS[0])

@@ -1,5 +1,6 @@
 """What is made of the result of a bundle, without an agent: its outputs are those of numpy."""
 
+import io
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from autotune.phone.agent.frames import CONSTANTS
 from autotune.phone.bundle import collect as collect_module
 from autotune.phone.bundle.collect import Collected, collect
 from autotune.phone.bundle.note import Note, Task
-from autotune.phone.bundle.result import Failed, Record, Result, Timed, read_result
+from autotune.phone.bundle.result import Failed, Record, Result, Timed, read_records
 from autotune.search.task import Task as SearchTask
 from autotune.store import Store
 from factories import INVENTED_GPU, naive
@@ -134,4 +135,4 @@ def test_result_without_its_head_is_refused(
 @pytest.mark.parametrize("data", [b"", b"not a result", bytes(1000)])
 def test_what_is_no_result_is_refused(data: bytes) -> None:
     with pytest.raises(TableError, match="no result of an agent"):
-        read_result(data)
+        read_records(io.BytesIO(data))

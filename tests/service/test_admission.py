@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from autotune.errors import UsageError
 from autotune.service import admission
-from autotune.service.access import Access, Role
+from autotune.service.access import Access, Message, Receive, Role, Scope, Send, answer
 from autotune.service.admission import Guesses
 from autotune.service.app import make_app
 from autotune.service.core import Service
@@ -168,3 +168,46 @@ def test_changes_are_logged_with_who_and_from_where(locked: TestClient, caplog: 
         "POST /api/jobs/1/cancel by admin at testclient",
     ]
     assert WRITING not in caplog.text
+
+
+def test_bodies_on_their_way_take_a_share_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MAX_HELD_BYTES", 1000)
+    answers: dict[str, int] = {}
+
+    async def take_body(_: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["more_body"]:
+            pass
+        await answer(send, 200, b"{}")
+
+    async def request(address: str, *parts: int, ends: asyncio.Event | None = None) -> None:
+        left = list(parts)
+
+        async def receive() -> Message:
+            if not left and ends:
+                await ends.wait()
+            return {
+                "body": bytes(left.pop(0)) if left else b"",
+                "more_body": bool(left or (ends and not ends.is_set())),
+            }
+
+        async def send(message: Message) -> None:
+            answers[f"{address} {parts}"] = message.get("status", 0) or answers[f"{address} {parts}"]
+
+        headers = [(b"host", b"localhost")]
+        scope = {"type": "http", "method": "POST", "path": "/api/tables", "headers": headers, "client": (address, 1)}
+        await asyncio.create_task(service(scope, receive, send))
+
+    service = admission.Admission(take_body, Access())
+
+    async def all_requests() -> None:
+        ends = asyncio.Event()
+        slow = asyncio.create_task(request("a", 200, 200, ends=ends))
+        await asyncio.sleep(0.01)
+        await request("a", 150)
+        await request("b", 150)
+        ends.set()
+        await slow
+        await request("a", 450)
+
+    asyncio.run(all_requests())
+    assert answers == {"a (150,)": 503, "b (150,)": 200, "a (200, 200)": 200, "a (450,)": 200}

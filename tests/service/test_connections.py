@@ -210,3 +210,14 @@ def test_more_half_requests_than_files_do_not_stop_the_service(tmp_path: Path) -
         process.wait(HANG_S)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [b"junk\r\n\r\n", HALF + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"]
+)
+def test_what_anybody_may_send_writes_no_log(
+    server: Server, caplog: pytest.LogCaptureFixture, request_bytes: bytes
+) -> None:
+    with sending(server.url, request_bytes) as (connection,):
+        assert received(connection, b"\r\n\r\n")
+    assert caplog.messages == []

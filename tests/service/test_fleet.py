@@ -334,13 +334,28 @@ async def test_station_of_a_search_that_is_gone_is_free_once_its_worker_has_noth
 
 
 @in_loop
-async def test_too_many_stations_are_refused(scene: Scene) -> None:
-    station = await scene.station()
+async def test_one_address_leaves_stations_to_others(scene: Scene) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fleet_module, "MAX_STATIONS", 1)
-        with pytest.raises(WorkerError, match="1 devices are already offered"):
-            await scene.station("w2")
-    assert scene.fleet.stations() == [station]
+        patch.setattr(fleet_module, "MAX_STATIONS", 4)
+        for name in ("w1", "w2"):
+            await scene.fleet.greet(name, SESSION, DEVICE, "here")
+        with pytest.raises(WorkerError, match="2 devices of this address and 2 of all are already offered"):
+            await scene.fleet.greet("w3", SESSION, DEVICE, "here")
+        await scene.fleet.greet("w3", SESSION, DEVICE, "there")
+    assert [station.name for station in scene.fleet.stations()] == ["w1", "w2", "w3"]
+
+
+@in_loop
+async def test_a_worker_that_says_it_waits_keeps_no_cancelled_trial(scene: Scene) -> None:
+    station = await scene.station()
+    scene.give(station)
+    scene.fleet.hurry(station)
+    for _ in range(10):
+        scene.now += 1.0
+        scene.fleet.note_waiting(station, 1e6)
+        await scene.turn(station, running=station.assignment.id if station.assignment else "")
+        scene.fleet.sweep()
+    assert scene.fleet.stations() == []
 
 
 @in_loop

@@ -17,6 +17,7 @@ from autotune.service import events, pools, tables_api
 from autotune.service.remote import Client
 from autotune.service.remote.connection import Connection
 from autotune.service.server import Server
+from autotune.service.shares import CLIENT
 from autotune.testing import INVENTED_PROCESSOR
 from invented_service import offering
 from waiting import HANG_S, join, wait_for
@@ -123,14 +124,14 @@ def test_client_sees_the_whole_job_in_every_event(server: Server, client: Client
 
 
 def test_one_follower_too_many_is_refused(server: Server, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_READERS", 2)
+    monkeypatch.setattr(events, "MAX_READERS", 4)
     job_id = client.submit(SLUG, shapes=SHAPES[:1], trials=2)["id"]
     with ExitStack() as stack:
         for _ in range(2):
             lines = Connection(server.url).lines(f"/api/jobs/{job_id}/events", timeout_s=HANG_S)
             stack.enter_context(closing(lines))  # type: ignore[type-var]  # a generator
             assert next(lines) == "event: job"
-        with pytest.raises(RefusedError, match="2 readers are already following jobs") as refused:
+        with pytest.raises(RefusedError, match="2 readers of this address and 2 of all") as refused:
             next(Connection(server.url).lines(f"/api/jobs/{job_id}/events", timeout_s=HANG_S))
         assert refused.value.status == 429
     path = f"/api/jobs/{job_id}/events"  # those that have gone make room
@@ -155,16 +156,19 @@ def test_reader_that_falls_behind_is_cut_off() -> None:
     assert asyncio.run(follow()) == [[], [b"x"]]
 
 
-def test_pool_refuses_what_does_not_fit_and_takes_more_once_there_is_room() -> None:
+def test_pool_refuses_what_exceeds_a_clients_share_and_takes_more_once_there_is_room() -> None:
     goes_on = threading.Event()
 
     async def ask() -> None:
-        pool = pools.Pool("tables", threads=1, waiting=1)
-        asked = [asyncio.ensure_future(pool.run(goes_on.wait, HANG_S)) for _ in range(3)]
+        pool = pools.Pool("tables", threads=1, waiting=6)
+        asked = [asyncio.ensure_future(pool.run(goes_on.wait, HANG_S)) for _ in range(4)]
         with pytest.raises(pools.BusyError, match="too many requests for tables"):
             await asked.pop()
+        CLIENT.set("another")
+        asked.append(asyncio.ensure_future(pool.run(goes_on.wait, HANG_S)))
+        await asyncio.sleep(0)
         goes_on.set()
-        assert await asyncio.gather(*asked) == [True, True]
+        assert await asyncio.gather(*asked) == [True] * 4
         assert await pool.run(len, "again") == 5
         pool.close()
 
@@ -188,21 +192,18 @@ def test_heavy_answers_keep_no_worker_waiting(server: Server, client: Client, mo
                 assert begun.acquire(timeout=HANG_S)
             job = client.submit(SLUG, shapes=["96,96,96"], trials=3, algorithms=["microtile"])
             wait_for(lambda: client.job(job["id"])["state"] == "done")
-            wait_for(lambda: sum(one.done() for one in asked) >= 40 - 17 - 5)
+            wait_for(lambda: sum(one.done() for one in asked) >= 40 - 16 - 4)
         finally:
             goes_on.set()
         errors = [error for one in asked if isinstance(error := one.exception(HANG_S), RefusedError)]
     assert {error.status for error in errors} == {503}
-    assert len(errors) == 18
+    assert len(errors) == 20
 
 
 def test_request_that_is_one_too_many_is_refused_with_a_time_to_come_back(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any, **__: Any) -> bool:
-        return False
-
-    monkeypatch.setattr(threading.Semaphore, "acquire", full)
+    monkeypatch.setattr(pools, "may_take", lambda *_: False)
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=HANG_S)
     connection.request("GET", "/api/jobs")
     answer = connection.getresponse()

@@ -178,12 +178,14 @@ def test_administrator_forgets_a_worker(server: Server, run: Run) -> None:
     assert "no worker of that name" in run(["workers", "forget", "nobody/here", "--server", server.url], 1).err
 
 
-def test_no_more_workers_are_enrolled_than_there_is_room_for(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_module, "MAX_WORKERS", 1)
-    HandMade(server.url, "one")
+def test_one_address_leaves_names_of_workers_to_others(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers_module, "MAX_WORKERS", 4)
+    for name in ("one", "two"):
+        HandMade(server.url, name)
     with pytest.raises(RefusedError) as refused:
-        HandMade(server.url, "two")
+        HandMade(server.url, "three")
     assert refused.value.status == 429
+    assert server.service.store.workers.enrol("three", "0" * 64, DEVICE).standing is Standing.KNOWN
 
 
 def test_worker_keeps_its_name_and_secret_where_only_its_user_reads_them(

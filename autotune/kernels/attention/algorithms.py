@@ -90,8 +90,9 @@ _DECODE = Algorithm(
         constraint(
             "join_exists",
             "join == 'local' or (lanes > 1 and work_group_size >= 32"
-            " and ((join == 'shuffle' and has_ptx == 1) or (join == 'sub_group' and has_sub_group_shuffle == 1)))",
-            "there is nothing to join, or the device has no such instruction",
+            " and ((join == 'shuffle' and has_ptx == 1) or (join == 'sub_group' and has_sub_group_shuffle == 1"
+            " and lanes <= least_sub_group)))",
+            "there is nothing to join, or the device has no such instruction for so many",
         ),
         HAS_ORDERING,
         _PARTS_TO_COMBINE,

@@ -9,12 +9,13 @@ from functools import cache
 from itertools import product
 
 from autotune.kernels.attention.plan import BASELINE
-from autotune.kernels.attention.problem import MAX_LENGTH
+from autotune.kernels.attention.problem import MAX_LENGTH, V_SIZE
 from autotune.kernels.combination import LAST_GROUP, SECOND_LAUNCH
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import Machine
 from autotune.space.expression import Expression
-from autotune.space.family import ranked
+from autotune.space.family import Starts, ranked
 
 FLOATS, NARROW, ANY = range(3)
 """Types of K and V that a vector width is meant for: float32, types with fewer bits, any."""
@@ -23,16 +24,22 @@ _ROWS = "group * q_length"
 ESTIMATE = Expression(
     f"(order + 1) * (least_rows <= {_ROWS} and {_ROWS} <= most_rows"
     f" and (types == {ANY} or types == ({FLOATS} if kv_type == 'float32' else {NARROW}))"
+    f" and tile * ({V_SIZE}) <= most_held * lanes"
     f" and (batch * kv_heads * ceil_div({_ROWS}, tile) * parts >= wanted or kv_length < 2 * parts * least_keys)) - 1"
 )
 """Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
-and the numbers of a candidate. A work-group has `tile` rows; `parts` of them share out the keys, the fewest that make
-the `wanted` number of work-groups or leave each fewer than twice `least_keys`."""
+and the numbers of a candidate. A work-group has `tile` rows, of which a lane holds no more than `most_held` elements;
+`parts` of them share out the keys, the fewest that make the `wanted` number of work-groups or leave each fewer than
+twice `least_keys`."""
 
 _ALL = {
     "least_rows": 1, "most_rows": MAX_LENGTH, "types": ANY, "tile": 1, "parts": 1, "wanted": 0, "least_keys": 1,
+    "lanes": 1, "most_held": MAX_LENGTH,
 }  # fmt: skip
 _Listed = Iterator[tuple[Configuration, dict[str, int]]]
+_ROOMY, _MOST_HELD = 49152, 16
+"""Registers of a compute unit below which a work-item of `decode` holds no more elements of the result than these: with
+32 Mesa's compiler for the Adreno 660 moves some out of registers."""
 _LARGE_GPU = 24
 """Compute units from which on a GPU is taken as a large one."""
 
@@ -41,7 +48,7 @@ _LARGE_GPU = 24
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
     found: dict[Configuration, dict[str, int]] = {}
-    device = _Device.of(limits)
+    device = _Device.of(limits, Starts(starts).machine)
     for configuration, numbers in _of_processor(device) if limits.is_cpu else _of_gpu(device):
         found.setdefault(configuration, {**_ALL, **numbers})
     return ranked(starts, found | {BASELINE: _ALL}, _ALL)
@@ -61,9 +68,13 @@ class _Device:
     has_matrices: bool
     has_local_memory: bool
     """Whether local memory is another than global memory."""
+    most_held: int
+    """Elements of the result that a work-item of `decode` may hold in registers."""
+    most_items: int
+    """Work-items of a work-group whose registers there are."""
 
     @classmethod
-    def of(cls, limits: DeviceLimits) -> "_Device":
+    def of(cls, limits: DeviceLimits, machine: Machine) -> "_Device":
         facts = limits.constraint_values()
         return cls(
             compute_units=max(limits.compute_units, 1),
@@ -72,6 +83,8 @@ class _Device:
             join="shuffle" if facts["has_ptx"] else "sub_group" if facts["has_sub_group_shuffle"] else "local",
             has_matrices=limits.has_matrix_units,
             has_local_memory=limits.local_memory_is_dedicated or bool(facts["has_ptx"]),
+            most_held=_MOST_HELD if machine.registers < _ROOMY else MAX_LENGTH,
+            most_items=32 if machine.is_small else MAX_LENGTH,
             combine=LAST_GROUP + limits.ordering if limits.ordering else SECOND_LAUNCH,
         )
 
@@ -136,10 +149,11 @@ def _few_rows(device: _Device) -> _Listed:
         (1, 4, 128), (2, 4, 128), (4, 2, 128), (8, 2, 128), (8, 1, 128), (4, 1, 128), (1, 1, 128), (4, 1, 32),
         (1, 1, 32), (1, 1, 16),
     ):  # fmt: skip
-        if rows > most:
+        if rows > most or group > device.most_items:
             continue
         numbers = {
             "most_rows": rows if keys > 1 and rows < most else 16, "tile": rows, "wanted": 4 * device.compute_units,
+            "least_keys": 64, "most_held": device.most_held,
         }  # fmt: skip
         readings = [(8, NARROW, (16, 32, 8)), (4, ANY, (16, 32, 8, 4))]  # all heads are whole vectors of eight
         if group < 128:
@@ -147,7 +161,7 @@ def _few_rows(device: _Device) -> _Listed:
         for width, types, teams in readings:
             for lanes in teams:
                 yield from device.shared_out(
-                    "decode", {**numbers, "types": types, "least_keys": 64}, 64 if group > 32 else 1,
+                    "decode", {**numbers, "types": types, "lanes": lanes}, 64 if group > 32 else 1,
                     work_group_size=group, lanes=lanes, tile_q=rows, tile_k=keys, vector_width=width,
                     join=device.join if group >= 32 else "local",
                     exponential="native_exp2" if device.is_large else "exp2", multiply_add=spelling,
@@ -160,6 +174,7 @@ def _many_rows(device: _Device) -> _Listed:
     shapes = [(8, 8, 4, 2), (8, 8, 2, 2), (8, 8, 2, 1), (4, 8, 2, 1), (2, 4, 2, 1), (8, 16, 1, 1), (4, 32, 1, 1)]
     if device.is_large:
         shapes = [(8, 16, 8, 2), (8, 16, 4, 2), (8, 16, 4, 1), *shapes]
+    shapes = [shape for shape in shapes if shape[0] * shape[1] <= device.most_items]
     # Long heads leave no room for tiles of keys in local memory.
     storages = ("local", "global") if device.has_local_memory else ("global",)
     for storage, (wide_q, wide_k, rows, keys) in product(storages, shapes):

@@ -15,7 +15,8 @@ tall tiles are fitted to 13 products with 12 to 32 columns there (0.96 for 0.91 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 from autotune.kernels.combination import is_one_launch
 from autotune.kernels.gemm.plan import MANY_PARTS
@@ -29,6 +30,12 @@ _MISFIT_WEIGHT, _MOST_MISFIT = 4, 24
 """Doubt for each eighth by which a work-item has more or fewer outputs than were measured to be best at a size, and the
 eighths that count: half or twice as many must promise a fifth of the time. So what was measured on phones decides
 between tiles, and the rest of the estimate, which is fitted to other devices, between configurations of one tile."""
+_UNFIT_IMAGE = 100
+"""Doubt of B as an image where the machine says that a buffer is as good."""
+FEWEST_UNITS = 2
+"""Compute units of the smallest GPU whose outputs of a work-item were measured; a smaller one counts as that."""
+_PARTS_OF_MEMORY = 64
+"""The cost of a byte from memory is a number of these parts."""
 _MACRO_TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch"
 _TILES = f"{_MACRO_TILES} * split"
 _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
@@ -36,18 +43,23 @@ _TURNS = f"(({_TILES} + resident * compute_units - 1) // (resident * compute_uni
 _JOINS = f"(({_MACRO_TILES} + compute_units - 1) // compute_units)"
 _STEPS = "((k + parts * depth - 1) // (parts * depth))"
 _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // compute_units"
+_MEMORY = f"batch * (m * k + k * n + m * n) * element_bytes * memory // {_PARTS_OF_MEMORY}"
 _WORK = (
     "(work + of_bytes * element_bytes + convert * (1 - element_bytes // 4) "
     "+ gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
 )
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
-_WANTED = "min(max(batch * m * n // items_wanted, outputs_least), outputs_most)"
+_WANTED = f"min(max(batch * m * n // (items_wanted * max(compute_units, {FEWEST_UNITS})), outputs_least), outputs_most)"
 _MISFIT = f"min(max(outputs, {_WANTED}) * 8 // min(outputs, {_WANTED}) - 8, {_MOST_MISFIT}) * {_MISFIT_WEIGHT}"
+_UNFIT = (
+    "unfit_image * max(1 - min(element_bytes // image_element_bytes, 1), "
+    "1 - min(batch * m * n // image_outputs_least, 1))"
+)
 _DOUBT = (
     "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1) "
-    f"+ {_MISFIT})"
+    f"+ {_MISFIT} + {_UNFIT})"
 )
-ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES}) * {_DOUBT}")
+ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES} + {_MEMORY}) * {_DOUBT}")
 """The estimate, over values of the problem, limits of the device, and the `numbers_of` a candidate."""
 
 
@@ -120,6 +132,8 @@ class _Weights:
     """One element of A that is converted when loaded."""
 
 
+_GPU_MULTIPLY_ADDS = 128
+"""Multiply-adds that a compute unit of the GPU begins in a clock to which these weights are fitted."""
 _GPU = _Weights(
     near=2, crowded=0, far=24, copy=64, launch=2_000_000, latency=100_000, part=28, join=18, joining=1_600_000,
     finding=400_000, aside=0,
@@ -178,11 +192,14 @@ def numbers_of(
     `join`: cost of a macro-tile whose parts the last work-group adds up.
     `besides`: cost of further launches. `copies_a`, `copies_b`, `copies_c`: cost of each element of A, B or C that
     they read and write. Packing a constant operand costs nothing.
+    `memory`: cost of a byte of the operands and the result, in parts of `_PARTS_OF_MEMORY`.
     `tall`: doubt added for a tall tile, if there are columns for several.
     `outputs`: of a work-item, where it is known how many a product should have: `outputs_least` to `outputs_most`,
-    between them such that there are `items_wanted` work-items; else all are 1.
+    between them such that each compute unit, or each of two, has `items_wanted` work-items; else all are 1.
+    `unfit_image`: doubt added for an image of B whose elements have fewer than `image_element_bytes`, or of a product
+    with fewer than `image_outputs_least` outputs.
     """
-    weights = _CPU if limits.is_cpu else _GPU
+    weights = _CPU if limits.is_cpu else _weights_of(machine.multiply_adds)
     shape = _Shape(configuration, limits, machine)
     work = shape.work(weights)
     pads = int(shape.text("edges") == "pad")
@@ -215,12 +232,23 @@ def numbers_of(
         "outputs": shape.tile_m * shape.tile_n if has_wanted else 1,
         "outputs_least": machine.outputs_least if has_wanted else 1,
         "outputs_most": machine.outputs_most if has_wanted else 1,
+        "unfit_image": _UNFIT_IMAGE if has_wanted and shape.text("b_storage") in ("image", "image_view") else 0,
+        "image_element_bytes": max(1, machine.image_element_bytes),
+        "image_outputs_least": machine.image_outputs_least,
         "items_wanted": machine.work_items_wanted if has_wanted else 1,
         "besides": weights.launch * (packs_a + packs_b) + joining,
         "copies_a": 2 * weights.copy * packs_a,
         "copies_b": 2 * weights.copy * packs_b,
         "copies_c": weights.part * (split + 1) if split > 1 and not joins else 0,
+        "memory": _PARTS_OF_MEMORY * machine.multiply_adds // machine.memory_bytes if machine.memory_bytes else 0,
     }
+
+
+@cache
+def _weights_of(multiply_adds: int) -> _Weights:
+    """Return the weights of a GPU that waits for as many clocks as the fitted one, but does other work in a clock."""
+    clocks = {name: getattr(_GPU, name) * multiply_adds // _GPU_MULTIPLY_ADDS for name in ("far", "latency")}
+    return replace(_GPU, **clocks)
 
 
 class _Shape:
@@ -285,13 +313,15 @@ class _Shape:
         return self.depth * (outputs + _MATRIX_LOADS * (self.tile_m + self.tile_n) + _MATRIX_READS * reads)
 
     def _work_of_item(self, near: int) -> int:
+        has_dots = self.text("integer_dot") not in ("", "off")
         if self.is_tiled:
-            slowness = 1 if self.text("integer_dot") in ("", "off") else _DOT_SLOWNESS
+            slowness = _DOT_SLOWNESS if has_dots else 1
             return slowness * self.tile_m * self.tile_n + near * (self.tile_m + self.tile_n) // 2
         near_a = near * 2 if self.text("loads") == "vload" else near
         near_b = near // 2 if self.text("b_storage") in ("image", "image_view") else near_a
         near_a = near // 2 if self.text("a_storage") in ("image", "image_view") else near_a
-        return self.tile_m * self.tile_n + near_a * self.tile_m + near_b * self.tile_n
+        products, loads = self.tile_m * self.tile_n, near_a * self.tile_m + near_b * self.tile_n
+        return (_DOT_SLOWNESS * products + loads) // 4 if has_dots else products + loads
 
     def _work_of_item_on_cpu(self, weights: _Weights) -> int:
         """Return the cost of a work-item, which fills the vector unit itself.

@@ -14,6 +14,7 @@ from autotune.model.problem import NUMBER_TYPES
 from autotune.space.family import Case
 
 Matrix = NDArray[np.float64]
+FAR_ABOVE_0, LARGE, EQUAL = REGIMES = ("numbers far above 0", "large numbers", "zeros and equal numbers")
 _DRAWN = ("float32", "float16", "int8")
 """Types whose values are what was drawn, or that rounded."""
 
@@ -47,6 +48,8 @@ class GemmCase(Case):
 
     Gaps between rows are poisoned with NaN, or with the type's largest integer. An even seed gives alpha 1, beta 0
     and a poisoned C. An odd seed gives a random C with random alpha and beta, which are 3 and -2 for integers.
+
+    In a regime, all operands have other numbers, which keep sums within the types.
     """
 
     FULL_REFERENCE_MACS = 2**27
@@ -55,8 +58,9 @@ class GemmCase(Case):
     KEPT_OUTPUTS = 2**22
     """With more outputs than this, a full reference is not kept but computed again for every result."""
 
-    def __init__(self, problem: GemmProblem, seed: int) -> None:
+    def __init__(self, problem: GemmProblem, seed: int, regime: str = "") -> None:
         self._problem = problem
+        self._regime = regime
         self._rng = np.random.default_rng(seed)
         self._draws: dict[str, Draw] = {}
         self.draws = self._draws
@@ -132,15 +136,30 @@ class GemmCase(Case):
             values *= np.float32(2)
             values -= np.float32(1)
             values = values.astype(dtype, copy=False)
+        if self._regime:
+            values = self._of_regime(values)
         matrices = self._matrices(operand, values)
         if matrices.size == values.size:
-            if dtype.name in _DRAWN:
+            if dtype.name in _DRAWN and not self._regime:
                 self._draws[operand] = drawn
             return values
         inner = matrices.copy()
         self._poison(values)
         matrices[:] = inner
         return values
+
+    def _of_regime(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return numbers of the regime for the usual ones. Sums of k products stay below 2**13 where halves occur."""
+        p, kind = self._problem, values.dtype
+        if kind.kind == "i":
+            others = {FAR_ABOVE_0: 100 + values // 5, LARGE: np.where(values < 0, -128, 127), EQUAL: np.sign(values)}
+        else:
+            halves = "float16" in (p.accumulator, *(p.dtype(operand) for operand in "abc"))
+            mean = min(8.0, math.sqrt(2**12 / p.k)) if halves else 8.0
+            factor = min(4.0, math.sqrt(2**11 / math.sqrt(p.k))) if halves else 2.0**40
+            wide = values.astype(np.float32)
+            others = {FAR_ABOVE_0: mean * (1 + wide / 4), LARGE: factor * wide, EQUAL: np.rint(2 * wide) / 2}
+        return np.asarray(others[self._regime]).astype(kind)
 
     def _poison(self, values: NDArray[Any]) -> None:
         values[:] = np.nan if values.dtype.kind == "f" else np.iinfo(values.dtype).max
@@ -196,7 +215,8 @@ class GemmCase(Case):
         expected = alpha * ((signs @ a) @ b)
         of_a = float(lengths.rows.sum())
         scale = abs(alpha) * math.sqrt(of_a) * np.sqrt(lengths.columns)
-        squares = np.full(b.shape[1], alpha * alpha / 3 * of_a)
+        # Usual columns of op(B) are not along the rows of op(A).
+        squares = alpha * alpha * of_a * (lengths.columns if self._regime else np.full(b.shape[1], 1 / 3))
         if beta:
             old = beta * before.astype(np.float64)
             expected += signs @ old
@@ -209,10 +229,13 @@ class GemmCase(Case):
         """Return the allowed error, of the shape of `scale`, for results of magnitude `size`.
 
         The rounding error of a sum over k random terms is about 0.2 epsilon of `scale`, and its maximum over
-        millions of outputs is below 2; rounding the result to its own type adds half an epsilon of `size`.
+        millions of outputs is below 2; rounding the result to its own type adds half an epsilon of `size`. Where all
+        terms have one sign, it is about 0.2 sqrt(k) epsilon of `scale` if they are added one after the other.
         """
         p = self._problem
         summing = _epsilon(p.accumulator) * (4.0 + 0.25 * math.log2(p.k + 1))
+        if self._regime == FAR_ABOVE_0:
+            summing += _epsilon(p.accumulator) * math.sqrt(p.k)
         rounding = 2.0 * _epsilon(p.dtype("c")) if p.dtype("c") != p.accumulator else 0.0
         smallest = 0.25 if p.is_whole else 1e-7 if p.dtype("c") == "float16" else 1e-30
         return np.asarray(summing * scale + rounding * np.abs(size) + smallest)

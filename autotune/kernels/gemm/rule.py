@@ -134,6 +134,10 @@ def _is_declared(configuration: Configuration) -> bool:
     )
 
 
+def _is_by_driver(configuration: Configuration) -> bool:
+    return dict(configuration.values).get("work_group_n") == 0
+
+
 def _is_valid(configuration: Configuration, values: Mapping[str, Value]) -> bool:
     """Return whether a declared configuration satisfies the constraints of its algorithm."""
     given = {**values, **dict(configuration.values)}
@@ -147,7 +151,7 @@ def _expand(starts: Starts, limits: DeviceLimits, constant: str) -> Candidates:
         return {**numbers_of(configuration, limits, constant, machine), "doubt": doubt, "spare": spare}
 
     declared = dict.fromkeys(filter(_is_declared, starts))
-    known = {c: numbers(c, 8) for c in declared}
+    known = {c: numbers(c, 9 if machine.work_group and _is_by_driver(c) else 8) for c in declared}
     for start in declared:
         for variant in filter(_is_declared, _variants(start, limits, machine)):
             # A variant must promise an eighth more than a start, which was found good on a device like this. Those of
@@ -205,9 +209,9 @@ def _in_registers(start: Configuration, limits: DeviceLimits) -> Iterator[Config
 
 def _of_phone(start: Configuration, machine: Machine) -> Iterator[Configuration]:
     """Yield other tiles of a start, from buffers and where they are faster from images, each in several work-groups."""
-    items = start.number("work_group_m") * start.number("work_group_n")
+    items = start.number("work_group_m") * start.number("work_group_n") or machine.work_group
     storages: set[Value] = {start["b_storage"]}
-    if machine.reads_images and start["b_storage"] == "buffer" and start["edges"] == "guard":
+    if machine.image_element_bytes and start["b_storage"] == "buffer" and start["edges"] == "guard":
         storages.add("image")
     for (high, wide), storage in itertools.product(_PHONE_TILES, sorted(map(str, storages))):
         if high * wide <= machine.outputs_most:

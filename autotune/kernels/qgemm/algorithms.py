@@ -2,6 +2,7 @@
 
 from autotune.kernels.combination import COMBINE, HAS_ORDERING, SECOND_LAUNCH
 from autotune.kernels.qgemm.matrix_algorithm import MATRIX_TILE
+from autotune.kernels.shared_rows import TAKES_STANDARD
 from autotune.space.family import Algorithm, Constraint, Parameter, constraint, features, parameter
 
 _ROWS = parameter("micro_tile_m", (1, 2, 4, 8), "rows of weights a work-item computes")
@@ -88,6 +89,7 @@ _SHARED_ROWS = Algorithm(
         constraint(
             "one_standard", "integer_dot != 'khr' or standard != 'CL2.0'", "the instruction needs OpenCL C 3.0"
         ),
+        TAKES_STANDARD,
         constraint("standard_matters", "(standard == 'none') == (join != 'sub_group')", "it is for sub-groups only"),
         _WHOLE,
         constraint("lanes_share_a_unit", "lanes * chunk >= 4", "lanes leave parts of a unit out"),

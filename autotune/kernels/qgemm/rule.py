@@ -13,8 +13,9 @@ from autotune.kernels.qgemm.formats import by_format
 from autotune.kernels.qgemm.problem import MAX_ELEMENTS
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import Machine
 from autotune.space.expression import Expression
-from autotune.space.family import ranked
+from autotune.space.family import Starts, ranked
 
 _IN_HALF = by_format(lambda f: int(not (f.has_zero_points or f.name in ("q4_k", "q6_k"))))
 """Formats that add up in half precision in fewer issue slots on Adreno: one scale for 32, no offset but a constant."""
@@ -44,6 +45,8 @@ _LARGE_GPU = 16
 """Compute units from which a GPU with local memory of its own, if it is no Adreno, keeps macro-tiles there."""
 _ROOMY_ADRENO = 4
 """Compute units from which an Adreno is of a generation whose kernels may use more registers: 730 and later."""
+_ROOMY_REGISTERS = 49152
+"""Registers of a compute unit of most Adrenos."""
 _WIDE_LANES = 16
 """float32 in a vector register from which a processor has 32 such registers."""
 
@@ -62,7 +65,7 @@ _Listed = Iterator[tuple[Configuration, Numbers]]
 @cache
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
-    return ranked(starts, _named_by_rule(_Device.of(limits)), _ANY)
+    return ranked(starts, _named_by_rule(_Device.of(limits, Starts(starts).machine)), _ANY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,8 @@ class _Device:
     lanes: int
     """float32 in a vector register of a processor."""
     is_adreno: bool
+    is_tight: bool
+    """Whether it is an Adreno with fewer registers than most, as the 660."""
     adds_in_half: bool
     """Whether it is an Adreno, on which half precision has 1.5 times the rate, whose driver has all of that."""
     has_lines: bool
@@ -85,9 +90,11 @@ class _Device:
     integer_dot: str
     """The spelling of dot products of four bytes; `off` for processors, whose compilers multiply vectors better."""
     has_matrices: bool
+    is_small: bool
+    """Whether its registers leave room for few work-items of `own_rows` only."""
 
     @classmethod
-    def of(cls, limits: DeviceLimits) -> "_Device":
+    def of(cls, limits: DeviceLimits, machine: Machine) -> "_Device":
         facts = limits.constraint_values()
         dots = {"ptx": "has_ptx_integer_dot", "khr": "has_khr_integer_dot", "arm": "has_arm_integer_dot"}
         is_adreno, has_ptx = bool(facts["has_qcom_compiler"]), bool(facts["has_ptx"])
@@ -99,10 +106,12 @@ class _Device:
             join="shuffle" if has_ptx else "tree",
             lanes=limits.native_vector_float32,
             is_adreno=is_adreno,
+            is_tight=is_adreno and machine.registers < _ROOMY_REGISTERS,
             adds_in_half=is_adreno and bool(facts["has_half_functions"]),
             has_lines=limits.has_images and limits.max_image_line > 0,
             integer_dot=next((name for name, fact in dots.items() if facts[fact] and not limits.is_cpu), "off"),
             has_matrices=limits.has_matrix_units,
+            is_small=machine.is_small,
         )
 
 
@@ -262,8 +271,9 @@ def _of_phone(device: _Device) -> _Listed:
     # What a work-item reads of the activations serves all of its rows.
     many = {4: 8192, 2: 1024, 1: 1} if device.is_adreno else {4: MAX_ELEMENTS, 2: 4096, 1: 1}
     for columns, shapes in _SHARED_OUT.items():
+        shapes = tuple(shape for shape in shapes if not device.is_tight or shape != (8, 2))  # which would spill
         for slices, rows in shapes:
-            if columns > 2 and rows > 1 and not is_roomy:
+            if (columns > 2 and rows > 1 and not is_roomy) or (device.is_small and slices > 2):
                 continue
             for whole in (0, 1) if slices * rows < 16 else (0,):
                 wanted = {**_columns(columns, whole), "least_m": many[rows]}
@@ -311,10 +321,11 @@ def _own(
     """Yield a configuration that reads images, where the device has them, and the same with buffers."""
     # What is taken off the sums of a unit needs a sum for each column, which few columns are worth.
     in_half = wanted.get("is_half") == 1
+    usual = 64 if device.is_adreno and not device.is_small else 16
     scaling = "sums" if whole or columns < 4 or in_half else "weights"
     for storage in ("image", "buffer") if device.is_adreno and device.has_lines else ("buffer",):
         configuration = Configuration.of(
-            "own_rows", work_group_m=group or (64 if device.is_adreno else 16), work_group_k=slices, micro_tile_m=rows,
+            "own_rows", work_group_m=group or usual, work_group_k=slices, micro_tile_m=rows,
             micro_tile_n=columns, packed_words=4, w_storage=storage, x_storage="buffer" if whole else storage,
             scaling=scaling, run_type="float16" if in_half else "float32", wave_size="any",
             **_arithmetic(device, whole, "magic"),

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from autotune.kernels.reduce.problem import ReduceProblem
 from autotune.space.family import Case
 
+FAR_ABOVE_0, FAR_BELOW_0, EQUAL = REGIMES = ("numbers far above 0", "numbers far below 0", "zeros and equal numbers")
+
 
 class ReduceCase(Case):
     """Random rows, with the gaps between them and the output poisoned with NaN.
@@ -25,22 +27,34 @@ class ReduceCase(Case):
     SPECIAL_ROWS = 3
     """Most rows of each special kind."""
 
-    def __init__(self, problem: ReduceProblem, seed: int) -> None:
+    def __init__(self, problem: ReduceProblem, seed: int, regime: str = "") -> None:
         self._problem = p = problem
-        self._is_exact = seed % 2 == 0
+        self._regime = regime
+        self._is_exact = seed % 2 == 0 and not regime
         rng = np.random.default_rng(seed)
         shape = (min(p.batch, max(1, self.DISTINCT_ELEMENTS // p.pitch)), p.pitch)
         if self._is_exact:
             values = (rng.integers(-4, 4, shape, dtype=np.int8) * 2 + 1).astype(np.float32) / np.float32(8)
         else:
             values = rng.random(shape, dtype=np.float32) * np.float32(2) - np.float32(1)
-            self._make_special(values, rng)
+            if regime:
+                values = self._of_regime(values)
+            else:
+                self._make_special(values, rng)
         values[:, p.channels :] = np.nan
         self._rows = values.astype(p.dtype)
         self.inputs: Mapping[str, NDArray[Any]] = {
             "input": self._rows if len(values) == p.batch else np.resize(self._rows, (p.batch, p.pitch)),
             "output": np.full(p.batch, np.nan, dtype=p.dtype),
         }
+
+    def _of_regime(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return numbers of the regime for those in [-1, 1). A sum of them can be held in half precision."""
+        mean = np.float32(min(300.0, 2**14 / self._problem.channels) if self._problem.dtype == "float16" else 300.0)
+        spread = mean + np.minimum(mean / 4, np.float32(1)) * values
+        found: NDArray[np.float32]
+        found = {FAR_ABOVE_0: spread, FAR_BELOW_0: -spread, EQUAL: np.rint(values)}[self._regime]
+        return found
 
     def _make_special(self, values: NDArray[np.float32], rng: np.random.Generator) -> None:
         """Put NaN, infinity and minus infinity into at most a quarter of the rows each.
@@ -90,6 +104,8 @@ class ReduceCase(Case):
         if not self._is_exact:
             norm = np.sqrt((rows * rows).sum(axis=1)) / (p.channels if p.operation == "mean" else 1)
             exact += 2.0**-23 * (4.0 + 2.5 * math.sqrt(p.channels)) * norm
+            if self._regime:  # terms of one sign, added one after the other
+                exact += 2.0**-23 * p.channels * norm
         if p.dtype == "float16":
             return exact + 2.0**-10 * np.abs(expected) + 2.0**-24
         return exact + (4 * 2.0**-24 * np.abs(expected) if p.operation == "mean" else 0.0)

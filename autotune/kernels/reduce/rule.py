@@ -9,10 +9,11 @@ from functools import cache
 
 from autotune.kernels.combination import LAST_GROUP, SECOND_LAUNCH, one_launch_variants
 from autotune.kernels.reduce.problem import MAX_LENGTH
+from autotune.kernels.shared_rows import of_standards
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
-from autotune.space.family import ranked
+from autotune.space.family import Starts, ranked
 
 ESTIMATE = Expression(
     "(order + 1) * (least_channels <= channels and channels <= most_channels and"
@@ -30,16 +31,21 @@ def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mappi
 
     Each comes with the numbers that `ESTIMATE` needs.
     """
+    starts = Starts(of_standards(starts), Starts(starts).machine)
     in_one_launch = [variant for start in starts for variant in one_launch_variants(start, limits)]
-    rule = _named_by_rule(limits.is_cpu, limits.ordering)
+    group = 1 if limits.is_cpu else 64 if Starts(starts).machine.is_small else 256
+    rule = _named_by_rule(group, limits.ordering)
     return ranked([*starts, *in_one_launch], rule, {**_WHOLE, "aligned": 2, "width": 1})
 
 
 @cache
-def _named_by_rule(is_cpu: bool, ordering: str) -> Mapping[Configuration, Mapping[str, int]]:
-    """Return configurations, best first. Rows too few for the device are split, short rows share a work-group."""
+def _named_by_rule(group: int, ordering: str) -> Mapping[Configuration, Mapping[str, int]]:
+    """Return configurations, best first, in work-groups of a size; that of a processor is 1.
+
+    Rows too few for the device are split, short rows share a work-group.
+    """
     found: dict[Configuration, dict[str, int]] = {}
-    group = 1 if is_cpu else 256
+    is_cpu = group == 1
     joins = (LAST_GROUP + ordering, SECOND_LAUNCH) if ordering else (SECOND_LAUNCH,)
     for width in (16, 8, 4, 2, 1) if is_cpu else (4, 2, 1):
         for numbers, reading in _readings(width):
@@ -50,7 +56,7 @@ def _named_by_rule(is_cpu: bool, ordering: str) -> Mapping[Configuration, Mappin
                     )
                     found[split] = {**numbers, **_WHOLE}
             if not is_cpu:
-                found.update(_shared_rows(width, numbers, reading))
+                found.update(_shared_rows(group, width, numbers, reading))
             for unroll in (4, 1):
                 serial = Configuration.of("serial", work_group_size=0, unroll=unroll, **reading)
                 found[serial] = {**numbers, **_WHOLE}
@@ -67,20 +73,20 @@ def _readings(width: int) -> Iterator[tuple[dict[str, int], dict[str, Value]]]:
 
 
 def _shared_rows(
-    width: int, numbers: Mapping[str, int], reading: Mapping[str, Value]
+    group: int, width: int, numbers: Mapping[str, int], reading: Mapping[str, Value]
 ) -> dict[Configuration, dict[str, int]]:
-    """Return configurations by row length: 256 work-items share so many rows that each gets two vectors or more."""
+    """Return configurations by row length: work-groups of so many rows that a work-item gets two vectors or more."""
     found: dict[Configuration, dict[str, int]] = {}
-    for lanes in (2, 4, 8, 16, 32, 64, 128, 256):
+    for lanes in (lanes for lanes in (2, 4, 8, 16, 32, 64, 128, 256) if lanes <= group):
         shortest = 1 if lanes == 2 else 2 * lanes * width
-        longest = MAX_LENGTH if lanes == 256 else 4 * lanes * width - 1
+        longest = MAX_LENGTH if lanes == group else 4 * lanes * width - 1
         for unroll in (8, 4, 2, 1):
             least = max(shortest, unroll * lanes * width if unroll > 1 else 1)
             most = min(longest, 2 * unroll * lanes * width - 1 if unroll < 8 else MAX_LENGTH)
             configuration = Configuration.of(
                 "local_tree",
-                work_group_size=256,
-                rows_per_group=256 // max(lanes, 4),
+                work_group_size=group,
+                rows_per_group=group // max(lanes, 4),
                 fan_in=4,
                 unroll=unroll,
                 **reading,

@@ -12,7 +12,7 @@ from autotune.kernels.rows.problem import MAX_LENGTH
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
-from autotune.space.family import ranked
+from autotune.space.family import Starts, ranked
 
 JOINED, SPREAD, ANY = range(3)
 """Kinds of operations: whose rows are joined; that need nothing of the rest of a row; any."""
@@ -39,12 +39,13 @@ _Numbers = dict[str, int]
 @cache
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
+    group = 64 if Starts(starts).machine.is_small else 256
     has_ptx = limits.constraint_values()["has_ptx"] == 1
-    return ranked(starts, _named_by_rule(limits.is_cpu, limits.compute_units, has_ptx), _ALL)
+    return ranked(starts, _named_by_rule(limits.is_cpu, limits.compute_units, has_ptx, group), _ALL)
 
 
 @cache
-def _named_by_rule(is_cpu: bool, compute_units: int, has_ptx: bool) -> Mapping[Configuration, _Numbers]:
+def _named_by_rule(is_cpu: bool, compute_units: int, has_ptx: bool, group: int) -> Mapping[Configuration, _Numbers]:
     readings: list[dict[str, Value]] = [
         {"vector_width": width, "loads": loads}
         for width in ((16, 8, 4, 2, 1) if is_cpu else (8, 4, 2, 1))
@@ -52,7 +53,7 @@ def _named_by_rule(is_cpu: bool, compute_units: int, has_ptx: bool) -> Mapping[C
     ]
     found: dict[Configuration, _Numbers] = {}
     for reading in readings:
-        named = _of_processors(reading) if is_cpu else _of_others(reading, compute_units, has_ptx)
+        named = _of_processors(reading) if is_cpu else _of_others(reading, compute_units, has_ptx, group)
         for configuration, numbers in named:
             found.setdefault(configuration, {**_ALL, **numbers})
     for reading in readings:  # rows too short to be shared
@@ -72,41 +73,41 @@ def _of_processors(reading: Mapping[str, Value]) -> Iterator[tuple[Configuration
 
 
 def _of_others(
-    reading: Mapping[str, Value], compute_units: int, has_ptx: bool
+    reading: Mapping[str, Value], compute_units: int, has_ptx: bool, largest: int
 ) -> Iterator[tuple[Configuration, _Numbers]]:
     """Yield shares of a row that fit the registers, then passes over longer ones; or a few vectors each."""
     width = int(reading["vector_width"])
     wide = {"wide": int(width > 4)}
     for lanes, floats in _SHARES:
         unroll, most = floats // width, lanes * floats
-        if unroll > 16 or (width > 4 and floats > 16):
+        if unroll > 16 or (width > 4 and floats > 16) or (lanes > largest and largest < 256):
             continue
         numbers = {**wide, "means": JOINED, "least_channels": most // 2 - width + 2, "most_channels": most + width - 1}
-        for group in _groups(lanes):
+        for group in _groups(lanes, largest):
             yield from _joined(group, group // lanes, {"unroll": unroll, "keep": "registers", **reading}, numbers)
     if width <= 4:
-        numbers = {**wide, "means": JOINED, "least_channels": 512 * width}
-        yield from _joined(256, 1, {"unroll": 2, "keep": "memory", **reading}, numbers)
+        numbers = {**wide, "means": JOINED, "least_channels": 2 * largest * width}
+        yield from _joined(largest, 1, {"unroll": 2, "keep": "memory", **reading}, numbers)
     # Of neighbours, a vector of two pairs is one of four elements; NVIDIA's read eight of float16 as well.
     turns = {"turns_floats": int(width <= 2), "turns_halves": int(width <= (4 if has_ptx else 2))}
     unrolled = (2, 1) if width <= 4 or has_ptx else (1,)
-    every_lanes = (256, 128, 64, 32, 16, 8, 4)
+    every_lanes = [lanes for lanes in (256, 128, 64, 32, 16, 8, 4) if lanes <= largest]
     in_order = product(unrolled, every_lanes) if width > 4 else ((u, lanes) for lanes in every_lanes for u in unrolled)
     for unroll, lanes in in_order:
         least = {
             "least_elements": lanes * width * unroll if width > 4 else 1,
             "least_batch": compute_units if unroll > 1 else 1,
         }
-        for group in _groups(lanes):
+        for group in _groups(lanes, largest):
             spread = Configuration.of(
                 "spread", work_group_size=group, rows_per_group=group // lanes, unroll=unroll, **reading
             )
             yield spread, {**wide, **turns, **least, "means": SPREAD}
 
 
-def _groups(lanes: int) -> tuple[int, ...]:
+def _groups(lanes: int, largest: int) -> tuple[int, ...]:
     """Return sizes of work-groups: many rows in one, or a single row where there are not enough."""
-    return (lanes,) if lanes >= 256 else (256, max(lanes, 16))
+    return (lanes,) if lanes >= largest else (largest, max(lanes, 16))
 
 
 def _joined(

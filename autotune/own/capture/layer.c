@@ -255,12 +255,14 @@ static void *opened_function(const char *name) {
 }
 
 static any_function next_function(int slot, const char *name) {
-    if (!is_layer && next_table[slot] == NULL) {
+    any_function known = __atomic_load_n(&next_table[slot], __ATOMIC_ACQUIRE); /* threads fill it at the same time */
+    if (!is_layer && known == NULL) {
         void *found = dlsym(RTLD_NEXT, name);
         if (found == NULL) found = opened_function(name);
-        memcpy(&next_table[slot], &found, sizeof found);
+        memcpy(&known, &found, sizeof found);
+        __atomic_store_n(&next_table[slot], known, __ATOMIC_RELEASE);
     }
-    return next_table[slot];
+    return known;
 }
 
 /* Kernels and programs by handle. A new object may have the handle of an old one, whose record it replaces. */

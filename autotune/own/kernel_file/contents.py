@@ -186,7 +186,7 @@ class FileCase(Case):
                 self.right = self._computed(self.inputs)
         except ProblemError:
             return False
-        is_finite = self._regime != NOT_FINITE
+        is_finite = self._regime not in NOT_FINITE
         kinds = {name: in_units(self.inputs[name][:0], self._file.arguments[name].element).dtype for name in self.right}
         return all(_is_held(values, kinds[name], is_finite) for name, values in self.right.items())
 

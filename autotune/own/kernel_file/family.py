@@ -4,10 +4,12 @@ import dataclasses
 import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from time import monotonic
 from types import ModuleType
@@ -141,6 +143,7 @@ class FileFamily(KernelFamily):
             texts[f"{REFERENCE}.cl.j2"] = template_of(file, sources)
         self.template_files = texts  # type: ignore[misc]
         self.checks = tuple(self.problem_type.from_dict({**file.sizes, **sizes}) for sizes in file.check)
+        self.unequal = self._unequal()
         self._check_use(texts[f"{file.name}.cl.j2"])
         if find_spec("tree_sitter"):  # which is absent where kernels only run: the file was checked where it was tuned
             from autotune.own.kernel_file.signature import check_signatures
@@ -249,6 +252,20 @@ class FileFamily(KernelFamily):
         from autotune.own.kernel_file.contents import regimes_of  # loads NumPy
 
         return regimes_of(self.file)
+
+    def _unequal(self) -> tuple[Problem, ...]:
+        """Return the smallest problem asked for with multiples of those sizes that are equal to others in all of them.
+
+        Multiples are divisible by whatever the sizes were divisible by.
+        """
+        known = self.examples()
+        smallest = min(known, key=lambda problem: prod(problem.size_vector))
+        seen: Counter[tuple[int, ...]] = Counter()
+        sizes: list[int] = []
+        for of_one in zip(*(problem.size_vector for problem in known), strict=True):
+            seen[of_one] += max(of_one) > 1
+            sizes.append(smallest.size_vector[len(sizes)] * max(1, seen[of_one]))
+        return (smallest.resized(sizes),) if max(seen.values(), default=0) > 1 and max(sizes) <= LARGEST_SIZE else ()
 
     def _check_use(self, source: str) -> None:
         """Raise UsageError for a parameter that neither the source nor any formula uses: probably a misspelling."""

@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 Draw = Callable[[np.random.Generator, int, "np.dtype[Any]"], NDArray[Any]]
 
 _MOST_UNSIGNED_BITS = 16
-"""Longer ones are often lengths and indices, for which only the file can say what may occur."""
+_MOST_LENGTH = 1000
+"""Longer ones are often lengths and indices, for which only the file can say what may occur. So they stay small enough
+for what they point to, if it is too far, to be in a guard."""
+_LEAST_OF_LARGE = 4
+"""Bytes of a float that holds more than half precision does."""
 
 
 def usual_range(kind: "np.dtype[Any]") -> tuple[float, float]:
@@ -34,13 +38,21 @@ def _is_length(kind: "np.dtype[Any]") -> bool:
     return kind.kind == "u" and 8 * kind.itemsize > _MOST_UNSIGNED_BITS
 
 
+def _very_large_range(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+    if kind.kind != "f" or kind.itemsize < _LEAST_OF_LARGE:
+        return _whole_range(numbers, count, kind)
+    return _between(numbers, count, kind, -1e5, 1e5)
+
+
 def _whole_range(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
-    if _is_length(kind):
-        return _usual(numbers, count, kind)
     if kind.kind == "f":
         return _between(numbers, count, kind, -100, 100)
     limits = np.iinfo(kind)
-    return numbers.integers(limits.min, limits.max, count, kind, endpoint=True)
+    most = _MOST_LENGTH if _is_length(kind) else limits.max
+    values = numbers.integers(limits.min, most, count, kind, endpoint=True)
+    for value in (limits.min, most, most - 1):
+        values[numbers.integers(count)] = value
+    return values
 
 
 def _large_range(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
@@ -64,8 +76,8 @@ def _around(mean: int) -> Draw:
 
 
 def _ties(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
-    if kind.kind == "f":  # halves, which are rounded to even numbers
-        return (numbers.integers(-3, 4, count) / 2).astype(kind)
+    if kind.kind == "f":  # halves of them and of their multiples are rounded to even numbers
+        return (numbers.integers(-12, 13, count) / 8).astype(kind)
     return numbers.integers(0 if kind.kind == "u" else -1, 2, count).astype(kind)
 
 
@@ -75,27 +87,36 @@ def _denormal(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -
     return (numbers.uniform(-1, 1, count) * float(np.finfo(kind).tiny)).astype(kind)
 
 
-def _special(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
-    values = _usual(numbers, count, kind)
-    if kind.kind == "f":
-        for value in (np.nan, np.inf, -np.inf, -0.0):
+def _zeros(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+    return _usual(numbers, count, kind) if _is_length(kind) else np.zeros(count, kind)
+
+
+def _with(*special: float) -> Draw:
+    def draw(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+        values = _usual(numbers, count, kind)
+        for value in special if kind.kind == "f" else ():
             values[numbers.integers(0, count, 1 + count // 256)] = value
-    return values
+        return values
+
+    return draw
 
 
-NOT_FINITE = "NaN and infinities"
+NOT_FINITE = frozenset({"NaN", "infinities"})
 REGIMES: Mapping[str, Draw] = {
     "numbers of a large range": _large_range,
     "numbers of the whole range": _whole_range,
+    "numbers of a very large range": _very_large_range,
     "numbers far above 0": _around(300),
     "numbers far below 0": _around(-300),
     "zeros and equal numbers": _ties,
+    "zeros": _zeros,
     "denormal numbers": _denormal,
-    NOT_FINITE: _special,
+    "NaN": _with(np.nan),
+    "infinities": _with(np.inf, -np.inf, -0.0),
 }
 OTHER_NUMBERS = "other values of numbers that are arguments"
 """The inputs are the usual ones; numbers that the file gives and the reference takes are changed."""
-SPECIAL = frozenset({"denormal numbers", NOT_FINITE})
+SPECIAL = NOT_FINITE | {"denormal numbers"}
 """Those that `special = false` leaves out."""
 
 

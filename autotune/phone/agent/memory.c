@@ -32,6 +32,14 @@ static int is_within(const struct object *buffer, uint64_t row_bytes, uint64_t h
     return row_bytes <= pitch && pitch <= buffer->bytes && (height - 1) <= (buffer->bytes - row_bytes) / pitch;
 }
 
+/* Returns the bytes of a pixel, 0 for a format that no kernel uses. */
+static uint32_t pixel_bytes(const struct cl_image_format *format) {
+    static const uint8_t channel_bytes[] = {1, 2, 1, 2, 0, 0, 0, 1, 2, 4, 1, 2, 4, 2, 4}; /* SNORM_INT8 to FLOAT */
+    uint32_t number = format->channel - CL_SNORM_INT8;
+    uint32_t channels = format->order == CL_R ? 1 : format->order == CL_RG ? 2 : format->order == CL_RGBA ? 4 : 0;
+    return number < sizeof channel_bytes ? channels * channel_bytes[number] : 0;
+}
+
 void do_allocate_image(struct cursor *payload) {
     uint32_t handle = read_u32(payload), kind = read_u32(payload);
     struct cl_image_format format;
@@ -43,12 +51,12 @@ void do_allocate_image(struct cursor *payload) {
     cl_object memory;
     format.order = read_u32(payload);
     format.channel = read_u32(payload);
-    pixel = read_u32(payload);
     width = read_u32(payload);
     height = read_u32(payload);
     parent = read_u32(payload);
     pitch = read_u64(payload);
     expect_end(payload);
+    pixel = pixel_bytes(&format);
     object = unused(handle);
     if (!object)
         return;
@@ -57,7 +65,7 @@ void do_allocate_image(struct cursor *payload) {
         if (!shown)
             return;
     }
-    if (!cl.clCreateImage || !pixel || pixel > MAX_PATTERN_BYTES || !width || !height || !fits(pitch) ||
+    if (!cl.clCreateImage || !pixel || !width || !height || !fits(pitch) ||
         (uint64_t)width * pixel > MAX_FRAME_BYTES / 2 ||
         (kind != CL_MEM_OBJECT_IMAGE2D && !(kind == CL_MEM_OBJECT_IMAGE1D_BUFFER && height == 1 && shown)) ||
         (shown && !is_within(shown, (uint64_t)width * pixel, height, pitch))) {

@@ -232,12 +232,11 @@ class AgentPort:
         element_bytes = ELEMENT_TYPES[buffer.dtype].size_bytes
         command = encode(
             "ALLOCATE_IMAGE",
-            "8IQ",
+            "7IQ",
             handle.number,
             _IMAGE1D_BUFFER if buffer.is_line else _IMAGE2D,
             _CHANNEL_ORDERS[buffer.channels],
             _CHANNELS[ELEMENT_TYPES[buffer.dtype].channel],
-            buffer.channels * element_bytes,
             buffer.image_width,
             buffer.image_height,
             shown.handle.number if shown else _NO_HANDLE,
@@ -245,6 +244,9 @@ class AgentPort:
         )
         self._connection.tell(command)
         return _Memory(handle, buffer, shown)
+
+    def part(self, memory: _Memory, start_bytes: int, size_bytes: int) -> None:
+        """Return None: the agent makes no parts."""
 
     def write(self, memory: _Memory, values: NDArray[Any], *, wait: bool = True) -> None:  # noqa: ARG002 - never waits
         contents, chunk = _bytes_of(values), memory.chunk_bytes
@@ -269,12 +271,13 @@ class AgentPort:
     def copy(self, source: _Memory, target: _Memory, size_bytes: int) -> None:
         self._connection.tell(encode("COPY", "IIQ", source.handle.number, target.handle.number, size_bytes))
 
-    def read(self, memory: _Memory, into: NDArray[Any]) -> None:
+    def read(self, memory: _Memory, into: NDArray[Any], start_bytes: int = 0) -> None:
         contents, chunk = _bytes_of(into), memory.chunk_bytes
         with _refusals():
             for at in range(0, len(contents), chunk):
                 part = contents[at : at + chunk]
-                self._connection.ask_into(encode("READ", "IQI", memory.handle.number, at, len(part)), part)
+                asked = encode("READ", "IQI", memory.handle.number, start_bytes + at, len(part))
+                self._connection.ask_into(asked, part)
 
     # Launches
 

@@ -10,7 +10,7 @@
 #ifndef AUTOTUNE_PROTOCOL_H
 #define AUTOTUNE_PROTOCOL_H
 
-#define PROTOCOL_DIGEST "6e0d9ea373f66b09"
+#define PROTOCOL_DIGEST "f0194d81f23e2544"
 
 #define PROTOCOL_MAGIC "autotune"
 
@@ -49,8 +49,8 @@
 /* Commands without an answer. Launches are uint32 count, (uint32 kernel, uint8 dimensions, uint8 has_local, uint64
  * global[dimensions], uint64 local[dimensions] if has_local) each. */
 #define ALLOCATE 32     /* uint32 memory, uint64 bytes */
-#define ALLOCATE_IMAGE 33 /* uint32 memory, uint32 kind, uint32 order, uint32 channel, uint32 pixel_bytes, uint32 width,
-                           * uint32 height, uint32 memory it is a view of or NO_HANDLE, uint64 pitch_bytes of a view */
+#define ALLOCATE_IMAGE 33 /* uint32 memory, uint32 kind, uint32 order, uint32 channel, uint32 width, uint32 height,
+                           * uint32 memory it is a view of or NO_HANDLE, uint64 pitch_bytes of a view */
 #define WRITE 34        /* uint32 memory, uint64 offset, contents; whole rows of an image */
 #define FILL 35         /* uint32 memory, pattern: one element of a buffer, one pixel of an image */
 #define COPY 36         /* uint32 from, uint32 to, uint64 bytes; whole images */

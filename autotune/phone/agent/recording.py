@@ -78,9 +78,9 @@ class RecordingPort(AgentPort):
         self._count += 1
         return _Handle(self._count - 1, self._released)
 
-    def read(self, memory: _Memory, into: NDArray[Any]) -> None:
+    def read(self, memory: _Memory, into: NDArray[Any], start_bytes: int = 0) -> None:
         """Record one READ of the whole, since the agent counts and compares outputs by these."""
-        self.recording.tell(encode("READ", "IQI", memory.handle.number, 0, into.nbytes))
+        self.recording.tell(encode("READ", "IQI", memory.handle.number, start_bytes, into.nbytes))
 
     def release(self) -> None:
         """Release what nothing refers to any more."""

@@ -6,15 +6,17 @@ import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from autotune.errors import TableError
 from autotune.phone.agent.frames import CONSTANTS, GREETING, MAX_TEXT, printable
 from autotune.phone.bundle.note import MOST_TASKS
 from autotune.search.significance import LOOKS
 
-MOST_BYTES = 2**30
+MOST_BYTES = 2**29
 """Of a result; what an agent writes stays far below (`prepare.RESULT_BYTES`, and finalists)."""
 MOST_RECORDS = 2**22
 MOST_TRIALS = 2**20
@@ -78,24 +80,26 @@ class Result:
     """Whether it ends within a record, as after a loss of power."""
 
 
-def load(path: Path) -> bytes:
-    """Return the bytes of a result: a file, or one in a folder or a ZIP archive. Raises TableError."""
+def read_result(path: Path) -> Result:
+    """Read a file, or one in a folder or a ZIP archive, as far as it is complete. Raises TableError."""
     try:
         if path.is_dir():
             path = path / NAME
-        if zipfile.is_zipfile(path):
-            return _from_archive(path)
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        with _opened(path) as file:
+            return read_records(file)
     except (OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, NotImplementedError, RuntimeError, EOFError,
             ValueError) as error:  # fmt: skip
         told = error.strerror if isinstance(error, OSError) else ""
         raise TableError(f"{path}: cannot be read: {told or error}") from error
-    return _bounded(data)
 
 
-def _from_archive(path: Path) -> bytes:
-    """Read the one result in an archive, at most MOST_BYTES of it whatever the archive says."""
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, or the one result in an archive."""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            yield file
+        return
     with zipfile.ZipFile(path) as archive:
         found = [info for info in archive.infolist() if info.filename.rpartition("/")[2] == NAME]
         if len(found) != 1:
@@ -103,19 +107,16 @@ def _from_archive(path: Path) -> bytes:
         if found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise TableError(f"{path}: is compressed in an unusual way", hint="unpack it, and give the file itself")
         with archive.open(found[0]) as file:
-            return _bounded(file.read(MOST_BYTES + 1))
+            yield file
 
 
-def _bounded(data: bytes) -> bytes:
-    if len(data) > MOST_BYTES:
-        raise TableError(f"a result has at most {MOST_BYTES // 2**20} MiB")
-    return data
+def read_records(file: IO[bytes]) -> Result:
+    """Read a result as far as it is complete. Raises TableError for anything that no agent of this version writes.
 
-
-def read_result(data: bytes) -> Result:
-    """Read a result as far as it is complete. Raises TableError for anything that no agent of this version writes."""
+    Reading ends with the first record that is none, whatever follows: an archive may promise any number of bytes.
+    """
     result = Result()
-    for kind, payload in _frames(data, result):
+    for kind, payload in _frames(file, result):
         if not result.name and kind != "RESULT":
             raise TableError("it is no result of an agent")
         try:
@@ -127,25 +128,25 @@ def read_result(data: bytes) -> Result:
     return result
 
 
-def _frames(data: bytes, result: Result) -> Iterator[tuple[str, memoryview]]:
+def _frames(file: IO[bytes], result: Result) -> Iterator[tuple[str, memoryview]]:
     """Yield the kind and payload of each complete record."""
-    view, at, count = memoryview(data), 0, 0
-    while at < len(data):
+    count = read_bytes = 0
+    while head := file.read(4):
         count += 1
+        size = int.from_bytes(head, "little")
         if count > MOST_RECORDS:
             raise TableError(f"a result has at most {MOST_RECORDS} records")
-        head = view[at : at + 5]
-        size = int.from_bytes(head[:4], "little")
-        whole = view[at + 4 : at + 4 + size]
-        if len(head) < 5 or not 5 <= size <= CONSTANTS["MAX_FRAME_BYTES"] or len(whole) < size:
-            break
-        if zlib.crc32(whole[:-4]) != int.from_bytes(whole[-4:], "little"):
-            break
+        is_whole = len(head) == 4 and 5 <= size <= CONSTANTS["MAX_FRAME_BYTES"]
+        whole = memoryview(file.read(size) if is_whole else b"")
+        if len(whole) < max(5, size) or zlib.crc32(whole[:-4]) != int.from_bytes(whole[-4:], "little"):
+            result.is_cut = True
+            return
+        read_bytes += size
+        if read_bytes > MOST_BYTES:
+            raise TableError(f"a result has at most {MOST_BYTES // 2**20} MiB")
         if whole[0] not in _KINDS:
             raise TableError(f"a record is of the unknown kind {whole[0]}")
         yield _KINDS[whole[0]], whole[1:-4]
-        at += 4 + size
-    result.is_cut = at < len(data)
 
 
 def _take_head(result: Result, payload: memoryview) -> None:

@@ -56,6 +56,7 @@ class Enrolment:
     standing: Standing
     rank: int = 0
     """Lower for a worker that was enrolled earlier."""
+    is_new: bool = False
 
 
 class WorkerLedger:
@@ -66,15 +67,17 @@ class WorkerLedger:
         self._transactions = transactions
 
     @writes
-    def enrol(self, session: Session, name: str, secret: str, device: Device) -> Enrolment:
+    def enrol(self, session: Session, name: str, secret: str, device: Device, others: int = 0) -> Enrolment:
         """Check the secret of a worker, or enrol the worker if the name is new for that device.
 
+        `others` is how many its client has enrolled; it may enrol more only while as many places are free.
         If the driver or the limits of its device have changed, open jobs begun before continue with the new ones,
         unless another worker still offers the device as it was.
         """
         row = _row_of(session, name, device.slug)
+        is_new = row is None
         if row is None:
-            if (session.scalar(select(func.count()).select_from(WorkerRow)) or 0) >= MAX_WORKERS:
+            if (session.scalar(select(func.count()).select_from(WorkerRow)) or 0) + others >= MAX_WORKERS:
                 return Enrolment(standing=Standing.TOO_MANY)
             new = WorkerRow(name=name, device=device.slug, secret_digest=digest_of(secret), model=model_of(device))
             insert_once(session.connection(), new, "name", "device")
@@ -83,7 +86,7 @@ class WorkerLedger:
             return Enrolment(standing=Standing.STRANGER)
         if row.model != model_of(device):
             _succeed(session, row, model_of(device))
-        return Enrolment(standing=Standing.KNOWN, rank=row.id)
+        return Enrolment(standing=Standing.KNOWN, rank=row.id, is_new=is_new)
 
     def enrolled(self) -> set[int]:
         """Return the ranks of all workers that are enrolled."""
