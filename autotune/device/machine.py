@@ -6,7 +6,8 @@ The knowledge is data, one TOML file per family in `machines/`, with the source 
     [machine]                           fields of its `Machine`
     [generation.adreno-7xx.limits]      what is different in a generation (`identity.architecture_of`), also `machine`
     [generation.adreno-7xx.models]      what is different in a model; a slug may go on after a hyphen, as in
-    adreno-735 = { compute_units = 3 }  mali-g610-mc4, whose last part states the compute units
+    adreno-735 = { compute_units = 3 }  mali-g610-mc4 and amd-gfx1100-cu48, whose last part
+                                        states the compute units
 
 Standard library only.
 """
@@ -34,7 +35,7 @@ def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
     file, generation, model = _layers(slug, family)
     found = {**file.get("limits", {}), **generation.get("limits", {}), **generation.get("models", {}).get(model, {})}
     found.pop("machine", None)
-    cores = re.search(r"-m[cp](\d{1,3})$", slug)
+    cores = re.search(r"-(?:m[cp]|cu)(\d{1,3})$", slug)
     if cores and int(cores[1]):
         found["compute_units"] = int(cores[1])
     source = model or (architecture_of(slug) if generation else family if file else "")

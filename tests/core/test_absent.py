@@ -92,6 +92,7 @@ def test_models_lie_in_their_generation_and_state_known_limits() -> None:
         ("mali-g71-mc20", "mali-g71", 20),
         ("mali-g710", "mali-g710", 10),
         ("mali-g1-ultra", "mali-g1", 12),
+        ("amd-gfx1100-cu48", "amd", 48),
         ("pocl-amd-epyc-avx2", "cpu", 4),
         ("nvidia-h100-80gb-hbm3", "nvidia-hopper", 132),
     ],

@@ -384,11 +384,13 @@ def test_a_shapes_file_with_a_bad_line_names_it(tune: FakeTune, tmp_path: Path, 
 def test_a_model_in_a_gguf_file_is_tuned(tune: FakeTune, database: str, tmp_path: Path, run: Run) -> None:
     path = model_file(tmp_path, SMALL)
     arguments = ["run", "--device", "adreno", "--shapes", str(path), "--tokens", "128", "--db", database]
-    assert "left out: 2 tensors: there are no kernels for Q5_0" in run(arguments).err
+    assert "note: 2 tensors: q6_k stands for Q5_0" in run(arguments).err
     assert [(request.problem.label, request.calls) for request in tune.requests] == [
         ("256x128x256 q4_0", 2),
         ("64x128x256 q8_0", 1),
         ("256x256x512 mxfp4 experts=8", 1),
+        ("8x128x256 constant=a", 1),
+        ("512x128x256 q6_k", 2),
         ("1000x1x256 q6_k", 1),
     ]
 
