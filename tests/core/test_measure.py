@@ -107,6 +107,16 @@ def test_wrong_kernels_are_found(pocl: Device, measurer: Measurer, monkeypatch: 
     assert trial.time_ns == math.inf
 
 
+@pytest.mark.parametrize("name", ["gemm", "qgemm", "reduce"])
+def test_right_kernels_are_right_on_inputs_of_every_kind(pocl: Device, measurer: Measurer, name: str) -> None:
+    family = find_family(name)
+    assert len(family.regimes) > 1
+    for problem in family.examples()[:2]:
+        for seed in range(len(family.regimes)):
+            trial = measurer.measure(quick_job(pocl, problem, family.baseline, seed=seed, verifications=1))
+            assert trial.state is TrialState.COMPLETE, trial.message
+
+
 REGIMES: dict[int, Callable[[str], str]] = {
     0: lambda s: s.replace("(float)alpha * sum", "(float)alpha * fmin(sum, 40.0f)"),
     1: lambda s: s.replace("(float)alpha * sum", "(float)alpha * (fabs(sum) > 1e20f ? 0.0f : sum)"),

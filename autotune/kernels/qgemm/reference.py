@@ -35,22 +35,31 @@ class _Columns:
         return len(self.chosen) < len(self.signs)
 
 
+EQUAL, LARGE = REGIMES = ("zeros and equal numbers", "large numbers")
+
+
 class QGemmCase(Case):
     """Random weights in every block, activations in [-1, 1), and, for experts, ragged numbers of columns.
 
     All outputs are checked: up to `FULL_REFERENCE_MACS` one by one, above it by some columns and by a random
-    combination of all columns of an expert, in which a wrong output anywhere shows.
+    combination of all columns of an expert, in which a wrong output anywhere shows. In a regime, the activations are
+    others.
     """
 
     FULL_REFERENCE_MACS = 2**27
     WEIGHTS_AT_ONCE = 2**16
     """Weights that are dequantised at once: as few as stay in a core's caches, which takes a fifth of the time."""
 
-    def __init__(self, problem: QGemmProblem, seed: int) -> None:
+    def __init__(self, problem: QGemmProblem, seed: int, regime: str = "") -> None:
         self._problem = p = problem
         self._rng = rng = np.random.default_rng(seed)
         self._weights = random_weights(p.format, p.experts * p.m, p.k, rng)
-        self._x = (rng.random((p.n, p.k), dtype=np.float32) * np.float32(2) - np.float32(1)).astype(p.stored)
+        x = rng.random((p.n, p.k), dtype=np.float32) * np.float32(2) - np.float32(1)
+        if regime == EQUAL:  # half of the blocks of activations are 0
+            x = np.rint(2 * x) / 2 * np.repeat(rng.integers(0, 2, (p.n, -(-p.k // 32))), 32, axis=1)[:, : p.k]
+        elif regime == LARGE:
+            x *= 4 if p.stored == "float16" else 2**20
+        self._x = x.astype(p.stored)
         self._starts = self._random_starts()
         self.inputs: Mapping[str, NDArray[Any]] = {
             "weights": self._weights,
