@@ -14,6 +14,7 @@ from autotune.export.c_family import check_distinct
 from autotune.export.contents import DeviceTable
 from autotune.kernels import find_family
 from autotune.kernels.render import render_c
+from autotune.lookup.answer import MAX_FACTOR
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.model.trial import Winner
@@ -70,6 +71,7 @@ def write_choices(tables: Sequence[DeviceTable], family: str) -> str:
         devices=measured,
         anywhere=anywhere,
         conditions=list(dict.fromkeys(row.needs for row in rows if row.needs)),
+        most_factor=MAX_FACTOR,
         unchecked=", ".join(unknown).replace("*/", "* /"),
     )
 
