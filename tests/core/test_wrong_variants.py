@@ -6,6 +6,7 @@ import pytest
 
 from autotune.kernels import find_family
 from autotune.measure.measurer import Measurer
+from autotune.measure.operands import SIMULATED
 from autotune.model.device import Device
 from autotune.model.trial import Trial, TrialState
 from autotune.own.kernel_file.family import FileFamily
@@ -63,6 +64,7 @@ NEVER_WRITTEN = "float sum = 0;"
 @pytest.mark.parametrize("check", ["races", "uninitialized"])
 def test_oclgrind_tells_what_a_processor_lets_pass(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Races that work-items in order decide well, reads past the end, and what was never written."""
+    monkeypatch.setenv(SIMULATED, "1")
     changes = [
         (kernel, change)
         for kernel in (KERNELS if check == "races" else ["row_sums"])
