@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from autotune.cli.arguments import make_parser
 from autotune.cli.interrupts import LATE, STOPPED, DeadlineInterrupt
-from autotune.cli.output import tell
+from autotune.cli.output import print_note
 from autotune.errors import AutotuneError
 from autotune.paths import install_hint
 
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(str(error))
         return error.exit_status
     except DeadlineInterrupt:
-        tell("stopped: the deadline is reached; every stored trial is kept")
+        print_note("stopped: the deadline is reached; every stored trial is kept")
         return LATE
     except KeyboardInterrupt:
         return STOPPED
@@ -99,7 +99,7 @@ def _dispatch(arguments: list[str]) -> int:
 def _complain(message: str) -> None:
     if os.environ.get("AUTOTUNE_TRACEBACK"):
         traceback.print_exc()
-    tell(f"autotune: error: {message}")
+    print_note(f"autotune: error: {message}")
 
 
 def _open_closed_streams() -> None:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from autotune.cli.arguments import DATABASE, argument, command, flag
-from autotune.cli.output import tell
+from autotune.cli.output import print_note
 
 _FILE = argument("file", metavar="FILE", type=Path, help="the backup")
 
@@ -16,7 +16,7 @@ def backup_command(options: argparse.Namespace) -> int:
     from autotune.store.database import parse_target
 
     back_up(parse_target(options.db), options.file)
-    tell(f"wrote {options.file}")
+    print_note(f"wrote {options.file}")
     return 0
 
 
@@ -33,5 +33,5 @@ def restore_command(options: argparse.Namespace) -> int:
 
     target = parse_target(options.db)
     restore(target, options.file, replaces=options.force)
-    tell(f"restored {target}")
+    print_note(f"restored {target}")
     return 0

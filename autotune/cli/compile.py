@@ -17,8 +17,8 @@ from autotune.cli.arguments import (
     shape,
     words,
 )
-from autotune.cli.interrupts import Interrupts, tell_stopped
-from autotune.cli.output import plain_compilation, print_json, tell
+from autotune.cli.interrupts import Interrupts, print_stopped
+from autotune.cli.output import plain_compilation, print_json, print_note
 from autotune.cli.run import check_algorithms, days_text
 from autotune.device.processors import usable_cores
 from autotune.kernels import find_family, parse_shape
@@ -59,7 +59,7 @@ def compile_command(options: argparse.Namespace) -> int:
     from autotune.store import Store
 
     device = find_device(options.device)
-    _tell_size(options, device, problems)
+    _print_size(options, device, problems)
     extent = Extent(algorithms=tuple(options.algorithm), sample=options.sample, seed=options.seed, jobs=options.jobs)
     reports: list[Report] = []
     with (
@@ -79,7 +79,7 @@ def compile_command(options: argparse.Namespace) -> int:
     return _report(options, reports, was_stopped=interrupts.are_requested)
 
 
-def _tell_size(options: argparse.Namespace, device: Device, problems: Sequence[Problem]) -> None:
+def _print_size(options: argparse.Namespace, device: Device, problems: Sequence[Problem]) -> None:
     """Print how many configurations will be built, unless --sample bounds them or --quiet is given."""
     if options.sample is not None or options.quiet:
         return
@@ -87,7 +87,7 @@ def _tell_size(options: argparse.Namespace, device: Device, problems: Sequence[P
 
     count = sum(len(Task(device, problem).space(options.algorithm)) for problem in problems)
     jobs = options.jobs or usable_cores()
-    tell(
+    print_note(
         f"{count} configurations, of which those with equal sources are built once: up to {days_text(count / jobs)} "
         f"at one a second for each of {jobs} processes; --sample N builds N of each algorithm"
     )
@@ -109,5 +109,5 @@ def _report(options: argparse.Namespace, reports: "list[Report]", *, was_stopped
     else:
         print_compilations(reports, sys.stdout)
     if was_stopped:
-        return tell_stopped(options, "every build is kept. To go on")
+        return print_stopped(options, "every build is kept. To go on")
     return 0

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from autotune.cli.output import tell
+from autotune.cli.output import print_note
 from autotune.device.link import split
 from autotune.errors import AutotuneError, WorkerError
 from autotune.model.device import Device
@@ -54,14 +54,14 @@ class DeviceLock:
         except TimeoutError:
             raise WorkerError(f"stopped while waiting for {self._device.slug}") from None
         except (OSError, AutotuneError) as error:
-            tell(f"cannot lock a file ({error}): another program may measure on the device at the same time")
+            print_note(f"cannot lock a file ({error}): another program may measure on the device at the same time")
         return self
 
     def _acquire(self, lock: "FileLock") -> None:
         try:
             lock.acquire(blocking=False)
         except TimeoutError:
-            tell(f"waiting: {_holder(lock)} is measuring on {self._device.slug} (Ctrl-C stops waiting)")
+            print_note(f"waiting: {_holder(lock)} is measuring on {self._device.slug} (Ctrl-C stops waiting)")
             lock.acquire(poll_interval=POLL_S, cancel_check=self._should_stop)
         _note_holder(lock)
 

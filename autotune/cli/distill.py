@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import argument, command, family, flag, integer
-from autotune.cli.output import tell, write
+from autotune.cli.output import print_note, write
 
 if TYPE_CHECKING:
     from autotune.distill.rules import Judged
@@ -56,11 +56,11 @@ def distill_command(options: argparse.Namespace) -> int:
         mean = mean_of(lines)
         if mean.default is not None and mean.rule < mean.default:
             how = "measured" if mean.measured == 1 else f"measured in {mean.measured:.0%}, else estimated"
-            tell(f"where a {left_out} was left out, the default does better than the rule ({how})")
+            print_note(f"where a {left_out} was left out, the default does better than the rule ({how})")
     if options.output:
         write(options.output, text)
         sys.stdout.flush()  # the report comes first, also in a file that both streams go to
-        tell(f"wrote {options.output}")
+        print_note(f"wrote {options.output}")
     return 0
 
 

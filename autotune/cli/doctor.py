@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import autotune
 from autotune.cli.arguments import ANY_DEVICE, DATABASE, JSON, command
-from autotune.cli.output import print_json, tell
+from autotune.cli.output import print_json, print_note
 from autotune.codec import write
 from autotune.errors import AutotuneError
 from autotune.model.checkup import EMPTY_KERNEL, Checkup, Health, consequence, summary
@@ -34,7 +34,7 @@ def doctor_command(options: argparse.Namespace) -> int:
     found: list[tuple[Device, Checkup, list[KnownFault]]] = []
     with Store.open(options.db) as store:
         for device in devices:
-            tell(f"checking {device.slug} ...")
+            print_note(f"checking {device.slug} ...")
             checkup = examine(device)
             store.keep_checkup(device, checkup)
             found.append((device, checkup, known_faults(device, store)))
@@ -76,7 +76,7 @@ def _applied(checkup: Checkup, device: Device) -> Device:
     if not checkup.can_search:
         raise AutotuneError(f"{device.slug} cannot be tuned: {_reason(checkup)}", hint=_remedy(device, checkup))
     if checkup.broken:
-        tell(f"{device.slug}: broken and left out: {summary(checkup.broken)}; `autotune doctor` shows more")
+        print_note(f"{device.slug}: broken and left out: {summary(checkup.broken)}; `autotune doctor` shows more")
     return checkup.applied_to(device)
 
 

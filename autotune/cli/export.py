@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import ANY_DEVICE, DATABASE, argument, command, family, file, flag, repeated, shape
 from autotune.cli.lookup import named_device, named_or_absent_device
-from autotune.cli.output import tell, write
+from autotune.cli.output import print_note, write
 from autotune.errors import DeviceSelectionError, MissingDatabaseError, UsageError
 from autotune.export import export_package, export_table
 from autotune.export.formats import FORMATS, TRIAL_FORMATS, Format
@@ -66,14 +66,14 @@ def export_command(options: argparse.Namespace) -> int:
         beneath = shipped_tables(store, slug)
         families = [options.family] if options.family else stored_families(store, slug, beneath)
         if form.has_folder:
-            _tell_left_out(store, slug, families, beneath)
+            _print_left_out(store, slug, families, beneath)
         if options.kernels:
             kept = export_package(
                 store, slug, families, options.kernels,
                 beneath=beneath, also=options.also, force=options.force, listener=_now_and_then(),
             )  # fmt: skip
             for name in kept:
-                tell(f"left {options.kernels / name} as it is: it was changed")
+                print_note(f"left {options.kernels / name} as it is: it was changed")
         elif not form.writer:
             store.snapshot(options.output, slug)
         elif form.has_files and options.output:
@@ -82,7 +82,7 @@ def export_command(options: argparse.Namespace) -> int:
         else:
             write(options.output, export_table(store, slug, options.family, form.name, beneath))
     if options.kernels or options.output:
-        tell(f"wrote {options.kernels or options.output}")
+        print_note(f"wrote {options.kernels or options.output}")
     return 0
 
 
@@ -96,7 +96,7 @@ def _now_and_then() -> Callable[[str, int, int], None]:
         nonlocal said
         if time.monotonic() - said >= PLAIN_LINE_EVERY_S:
             said = time.monotonic()
-            tell(f"{family}: {done} of {total} configurations rendered")
+            print_note(f"{family}: {done} of {total} configurations rendered")
 
     return progress
 
@@ -149,17 +149,17 @@ def _export_trials(options: argparse.Namespace) -> int:
         text: str = part("export_trials")(store, str(slug), options.family, wanted, options.format)
     write(options.output, text)
     if options.output:
-        tell(f"wrote {options.output}")
+        print_note(f"wrote {options.output}")
     return 0
 
 
-def _tell_left_out(store: "Store", slug: str | None, families: Sequence[str], beneath: "Beneath") -> None:
+def _print_left_out(store: "Store", slug: str | None, families: Sequence[str], beneath: "Beneath") -> None:
     from autotune.export.contents import best_winners
 
     found = [winner.problem for family in families for winner in best_winners(store, slug, family, beneath)]
     left_out = sum(problem != problem.plain for problem in found)
     if left_out:
-        tell(f"left out of C: {left_out} tuned with constant operands, which C code cannot ask for")
+        print_note(f"left out of C: {left_out} tuned with constant operands, which C code cannot ask for")
 
 
 @contextlib.contextmanager

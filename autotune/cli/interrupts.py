@@ -10,7 +10,7 @@ import time
 from types import FrameType
 from typing import Any, Self
 
-from autotune.cli.output import tell
+from autotune.cli.output import print_note
 from autotune.errors import UsageError
 
 STOPPED = 130
@@ -26,13 +26,13 @@ class DeadlineInterrupt(KeyboardInterrupt):
     """The deadline is near, and something still runs."""
 
 
-def tell_stopped(options: argparse.Namespace, what: str) -> int:
+def print_stopped(options: argparse.Namespace, what: str) -> int:
     """Print what a stopped command keeps and how to continue. Return the exit status.
 
     `what` is the middle of the sentence "stopped; ..., run the same command again:".
     """
-    tell(f"stopped; {what}, run the same command again:")
-    tell(f"  {shlex.join(['autotune', *options.arguments])}")
+    print_note(f"stopped; {what}, run the same command again:")
+    print_note(f"  {shlex.join(['autotune', *options.arguments])}")
     return STOPPED
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import DATABASE, DEVICE, JSON, argument, command, family, file, flag, one_of
-from autotune.cli.output import print_json, tell
+from autotune.cli.output import print_json, print_note
 from autotune.device.families import FAMILIES
 from autotune.device.identity import is_slug
 from autotune.device.link import split
@@ -48,7 +48,7 @@ def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned]":
     known = [one.slug for one in table.devices]
     if known and device.slug not in known:
         others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
-        tell(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
+        print_note(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
     return device, table.find(device, problem)
 
 
@@ -140,7 +140,7 @@ def lookup_command(options: argparse.Namespace) -> int:
             raise TableError(f"there is only the built-in default for {problem.label} on {device.slug}", hint=hint)
         limits = f" for the public limits of {device.presumed_from}" if device.presumed_from else ""
         default = f"the built-in default{limits} (autotune run tunes it)"
-        tell(f"note: {problem.label} is not tuned on {device.slug}; this is {default}")
+        print_note(f"note: {problem.label} is not tuned on {device.slug}; this is {default}")
     if options.json:
         print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
         return 0

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from autotune.cli.arguments import JSON, argument, command, flag
-from autotune.cli.output import print_json, tell
+from autotune.cli.output import print_json, print_note
 
 
 @command(
@@ -31,5 +31,5 @@ def misses_command(options: argparse.Namespace) -> int:
     elif rows:
         print_misses(rows, sys.stdout)
     else:
-        tell(f"no lookup has missed a size ({path})")
+        print_note(f"no lookup has missed a size ({path})")
     return 0

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotune.cli.output import tell
+from autotune.cli.output import print_note
 from autotune.errors import UsageError
 from autotune.model.trial import Request
 
@@ -29,13 +29,13 @@ def step_tokens(presets: Sequence[str], files: Sequence[Path], tokens: int | Non
 
 
 def read_model(path: Path, tokens: int) -> list[Request]:
-    """Return the products of a step of a model, merged, and tell what stands for some tensors. Raises UsageError."""
+    """Return the products of a step of a model, merged, and print what stands for some tensors. Raises UsageError."""
     from autotune.kernels.language_models import gguf_products
     from autotune.kernels.presets import merge
 
     requests, notes = gguf_products(path, tokens)
     for message in notes:
-        tell(f"note: {message}")
+        print_note(f"note: {message}")
     return merge(requests)
 
 
@@ -48,6 +48,6 @@ def lines_of_shapes(path: Path, tokens: int) -> list[str]:
         quantised = [one for one in found if one.problem.family == "qgemm"]
         if len(quantised) < len(found):
             hint = "autotune presets lists them, with their calls"
-            tell(f"left out: {len(found) - len(quantised)} products of family gemm; {hint}")
+            print_note(f"left out: {len(found) - len(quantised)} products of family gemm; {hint}")
         return [f"{one.problem.label} x{one.calls} {one.label}" for one in quantised]
     return [line for line in read_lines(path) if line.strip()]

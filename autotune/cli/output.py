@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autotune.search.compilation import Report
 
 
-def tell(line: str) -> None:
+def print_note(line: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 
@@ -66,7 +66,7 @@ def print_result(
     )
 
 
-def tell_excluded_defaults(device: Device, requests: "Sequence[Request]") -> None:
+def print_excluded_defaults(device: Device, requests: "Sequence[Request]") -> None:
     """Say where what a kernel file names as the default is not possible, so that gains are over something else."""
     from autotune.kernels import find_family
 
@@ -74,7 +74,7 @@ def tell_excluded_defaults(device: Device, requests: "Sequence[Request]") -> Non
         family = find_family(problem.family)
         broken = [] if family.is_trusted else family.violations(problem, family.baseline, device.limits)
         if broken:
-            tell(f"{problem.label}: the default {family.baseline} is not possible ({broken[0]}): another is used")
+            print_note(f"{problem.label}: the default {family.baseline} is not possible ({broken[0]}): another is used")
 
 
 def require_winners(device: Device, outcomes: "Sequence[Outcome]") -> None:

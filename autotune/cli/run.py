@@ -24,9 +24,9 @@ from autotune.cli.arguments import (
     command,
     flag,
 )
-from autotune.cli.interrupts import LATE, Interrupts, tell_stopped
+from autotune.cli.interrupts import LATE, Interrupts, print_stopped
 from autotune.cli.models import is_model, read_model, step_tokens, tokens_of
-from autotune.cli.output import print_result, require_winners, tell, tell_excluded_defaults
+from autotune.cli.output import print_excluded_defaults, print_note, print_result, require_winners
 from autotune.device.link import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
 from autotune.kernels import find_family, parse_shape
@@ -140,24 +140,26 @@ def tune_requests(options: argparse.Namespace, own: list[Request], others: list[
         others += _missed(device, is_alone=not (own or others))
     requests, left_out = fitting(own, others, device.limits)
     for message in left_out:
-        tell(f"left out: {message}")
+        print_note(f"left out: {message}")
     if not requests:
         raise ProblemError("no shape fits the device")
     budget = _budget(options)
     if options.sampler == "exhaustive":
-        _tell_size(device, requests, options.algorithm)
+        _print_size(device, requests, options.algorithm)
     from autotune.cli.device_lock import DeviceLock
     from autotune.measure.worker import worker_for
 
     with Interrupts("the running trial", began=options.began, deadline_s=options.deadline) as interrupts:
-        worker = worker_for(device.selector, tell, lambda: interrupts.are_requested, is_sustained=options.sustained)
+        worker = worker_for(
+            device.selector, print_note, lambda: interrupts.are_requested, is_sustained=options.sustained
+        )
         try:
             with DeviceLock(device, lambda: interrupts.are_requested), worker:
                 worker.start()  # the other modules load meanwhile
                 return _tune(options, device, requests, budget, sampler, worker, foreign, interrupts)
         except WorkerError:
             if interrupts.are_requested:  # while waiting for the device
-                return tell_stopped(options, "what was measured is kept; to continue")
+                return print_stopped(options, "what was measured is kept; to continue")
             raise
 
 
@@ -185,9 +187,9 @@ def _tune(
     ):
         device = examined(device, store, worker)
         if not options.quiet:
-            _tell_duration(device, requests, budget)
-            tell_excluded_defaults(device, requests)
-        _tell_lost(store.quarantine_lost())
+            _print_duration(device, requests, budget)
+            print_excluded_defaults(device, requests)
+        _print_lost(store.quarantine_lost())
         outcomes = tune(
             device,
             requests,
@@ -212,18 +214,18 @@ def _tune(
 
 
 def _foreign(path: Path, name: str) -> "Source":
-    """Return what other tuners measured of a family, and tell how much of it fits. Raises UsageError."""
+    """Return what other tuners measured of a family, and print how much of it fits. Raises UsageError."""
     source: Source
     source, count = part("read_foreign_results")(path, find_family(name))
-    tell(f"{path}: {len(source.configurations)} of {count} results fit the parameters of {name}")
+    print_note(f"{path}: {len(source.configurations)} of {count} results fit the parameters of {name}")
     return source
 
 
-def _tell_lost(lost: "Sequence[Quarantined]") -> None:
+def _print_lost(lost: "Sequence[Quarantined]") -> None:
     if lost:
         sizes = ", ".join(dict.fromkeys(f"{entry.problem.label} on {entry.device}" for entry in lost))
         kernels = "1 kernel that was" if len(lost) == 1 else f"{len(lost)} kernels that were"
-        tell(
+        print_note(
             f"quarantined: {kernels} running when an earlier run was killed, of {sizes} (--retry-quarantined runs "
             f"{'it' if len(lost) == 1 else 'them'} again)"
         )
@@ -297,7 +299,7 @@ def forget_tuned(device: Device, outcomes: Sequence[Outcome]) -> None:
         if done & read_misses(default_file()).keys():
             forget_misses(default_file(), done)
     except (AutotuneError, OSError) as error:
-        tell(f"the misses that this run tuned stay listed: {error}")
+        print_note(f"the misses that this run tuned stay listed: {error}")
 
 
 def _compare_with_host(store: "Store", device: Device, outcomes: Sequence[Outcome], interrupts: Interrupts) -> None:
@@ -317,7 +319,7 @@ def _compare_with_host(store: "Store", device: Device, outcomes: Sequence[Outcom
         if points:
             Crossover(points=tuple(points)).over(Crossover.read(device.slug, place)).write(device.slug, place)
     except (AutotuneError, OSError) as error:
-        tell(f"could not save where the host's BLAS is faster: {error}")
+        print_note(f"could not save where the host's BLAS is faster: {error}")
 
 
 def _use_default_preset(options: argparse.Namespace) -> None:
@@ -326,7 +328,7 @@ def _use_default_preset(options: argparse.Namespace) -> None:
 
     if {request.problem.family for request in preset(DEFAULT_PRESET)} != {options.family}:
         raise UsageError(f"no shapes of {options.family} given", hint="give --shape SHAPE or --shapes FILE")
-    tell(f"no shape given: tuning the preset {DEFAULT_PRESET}, see `autotune presets {DEFAULT_PRESET}`")
+    print_note(f"no shape given: tuning the preset {DEFAULT_PRESET}, see `autotune presets {DEFAULT_PRESET}`")
     options.preset = [DEFAULT_PRESET]
 
 
@@ -353,17 +355,17 @@ def _sampler(options: argparse.Namespace) -> "SamplerChoice | None":
     return SamplerChoice.parse(options.sampler, options.sampler_options)
 
 
-def _tell_size(device: Device, requests: Sequence[Request], algorithms: Sequence[str]) -> None:
+def _print_size(device: Device, requests: Sequence[Request], algorithms: Sequence[str]) -> None:
     from autotune.search.task import Task
 
     count = sum(len(Task(device, request.problem).space(algorithms)) for request in requests)
-    tell(
+    print_note(
         f"exhaustive: {count} configurations in all, {days_text(count)} at one a second; "
         "Ctrl-C stops and keeps what has been measured"
     )
 
 
-def _tell_duration(device: Device, requests: Sequence[Request], budget: "Budget") -> None:
+def _print_duration(device: Device, requests: Sequence[Request], budget: "Budget") -> None:
     """Print how long the search will take, as far as that is known beforehand."""
     from autotune.display.words import duration_text
 
@@ -378,7 +380,7 @@ def _tell_duration(device: Device, requests: Sequence[Request], budget: "Budget"
         about = f"{budget.trials} trials each, about {days_text(budget.trials * len(requests))} at one a second"
     else:
         about = "until nothing is left to gain"
-    tell(f"tuning {shapes} on {device.slug}: {about}")
+    print_note(f"tuning {shapes} on {device.slug}: {about}")
 
 
 def days_text(seconds: float) -> str:
@@ -395,7 +397,7 @@ def _budget(options: argparse.Namespace) -> "Budget":
 
     has_end = options.until_gain is not None or options.sampler == "exhaustive" or options.deadline is not None
     if options.trials is None and options.budget is None and not has_end:
-        tell(f"neither --trials nor --budget is given: {DEFAULT_TRIALS} new trials for each shape")
+        print_note(f"neither --trials nor --budget is given: {DEFAULT_TRIALS} new trials for each shape")
         return Budget(trials=DEFAULT_TRIALS)
     return Budget(trials=options.trials, seconds=options.budget, until_gain=options.until_gain)
 
@@ -415,6 +417,6 @@ def _report(
     tokens = 0 if options.shape else step_tokens(options.preset, options.shapes, options.tokens)
     print_result(options, device.slug, outcomes, is_complete=is_complete, tokens=tokens)
     if was_stopped:
-        return tell_stopped(options, "every trial is kept. To go on")
+        return print_stopped(options, "every trial is kept. To go on")
     require_winners(device, outcomes)
     return 0

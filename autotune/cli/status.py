@@ -5,7 +5,7 @@ import sys
 
 from autotune.cli.arguments import ANY_DEVICE, DATABASE, JSON, command
 from autotune.cli.lookup import named_device
-from autotune.cli.output import print_json, tell
+from autotune.cli.output import print_json, print_note
 from autotune.codec import write
 from autotune.errors import AutotuneError
 from autotune.model.device import Device
@@ -25,7 +25,7 @@ def status_command(options: argparse.Namespace) -> int:
         drivers = _drivers(named if is_one_of_several else None)
         found = [overview for overview in survey(store, drivers) if slug in (None, overview.device)]
     if slug and not found:
-        tell(f"nothing is stored for {slug}")
+        print_note(f"nothing is stored for {slug}")
     if options.json:
         print_json(write(found))
     else:

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import DATABASE, DEVICE, JSON, QUIET, SHAPES, command, family, shape
-from autotune.cli.interrupts import Interrupts, tell_stopped
+from autotune.cli.interrupts import Interrupts, print_stopped
 from autotune.cli.output import plain_winner, print_json
 from autotune.cli.run import read_requests
 from autotune.errors import AutotuneError, UsageError
@@ -87,7 +87,7 @@ def _report(options: argparse.Namespace, found: "list[Recheck]", *, was_stopped:
     else:
         print_rechecks(found, sys.stdout)
     if was_stopped:
-        return tell_stopped(options, "what was verified is kept. To verify all")
+        return print_stopped(options, "what was verified is kept. To verify all")
     lost = [one.before.problem.label for one in found if one.after is None]
     if lost:
         raise AutotuneError(f"no configuration runs right for {', '.join(lost[:5])}", hint="autotune run may find one")

@@ -92,8 +92,8 @@ class _Progress(ABC):
         self._all_trials += 1
         if trial.state in _REPLACING and state.failures.get(trial.state.value) == 1:
             reason = f" ({trial.message[:200]})" if trial.message else ""
-            tell = self._say if trial.state is TrialState.CRASHED else self._mention
-            tell(state, f"a trial {_REPLACING[trial.state]}, and its process was replaced{reason}")
+            show = self._say if trial.state is TrialState.CRASHED else self._mention
+            show(state, f"a trial {_REPLACING[trial.state]}, and its process was replaced{reason}")
         self._show(is_better=is_better)
 
     def device_drifted(self, state: _State, event: events.DeviceDrifted) -> None:

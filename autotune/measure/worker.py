@@ -202,7 +202,7 @@ def _examine(selector: str, probes: Sequence[str], entering: child.Entering) -> 
 
 def worker_for(
     selector: str,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     should_stop: Callable[[], bool] = lambda: False,
     *,
     opens_early: bool = True,
@@ -218,7 +218,7 @@ def worker_for(
     if parts is None:
         return Worker(selector=opened)
     patient: Worker = part("patient_worker")(
-        find_link(parts[0]), tell, should_stop, selector=opened, is_sustained=is_sustained
+        find_link(parts[0]), report, should_stop, selector=opened, is_sustained=is_sustained
     )
     return patient
 

@@ -56,7 +56,7 @@ class PatientWorker(Worker):
     def __init__(
         self,
         link: Checks,
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         should_stop: Callable[[], bool] = lambda: False,
         *,
         command: Sequence[str] = WORKER,
@@ -65,13 +65,13 @@ class PatientWorker(Worker):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`tell` receives a line whenever a wait begins, lasts or ends; `should_stop` ends it.
+        """`report` receives a line whenever a wait begins, lasts or ends; `should_stop` ends it.
 
         If times are to be those of a hot device (`is_sustained`), it is never rested.
         """
         super().__init__(command, selector=selector, wait=self._await_link)
         self._link = link
-        self._tell = tell
+        self._report = report
         self._should_stop = should_stop
         self._clock, self._sleep = clock, sleep
         self._is_sustained = is_sustained
@@ -138,9 +138,9 @@ class PatientWorker(Worker):
                 self._waits_since = began if self._waits_since is None else self._waits_since
                 now = self._clock()
                 if not has_told:
-                    self._tell(f"waiting for {self._link.name}: {error} (Ctrl-C stops)")
+                    self._report(f"waiting for {self._link.name}: {error} (Ctrl-C stops)")
                 elif now - told >= TELL_S:
-                    self._tell(f"waiting for {self._link.name} for {now - began:.0f} s: {error.message}")
+                    self._report(f"waiting for {self._link.name} for {now - began:.0f} s: {error.message}")
                 if not has_told or now - told >= TELL_S:
                     has_told, told = True, now
                 if now - began > PATIENCE_S:
@@ -153,7 +153,7 @@ class PatientWorker(Worker):
             else:
                 self._end_wait()
                 if has_told:
-                    self._tell(f"{self._link.name} is back after {self._clock() - began:.0f} s")
+                    self._report(f"{self._link.name} is back after {self._clock() - began:.0f} s")
                 return
 
     def _cool(self) -> None:
@@ -171,9 +171,9 @@ class PatientWorker(Worker):
         has = f"{self._link.name} has {temperature_c:.0f} degrees Celsius"
         if self._useless_rests >= MOST_USELESS:
             if self._useless_rests == MOST_USELESS:
-                self._tell(f"{has} after each rest: no more rests until it is cooler")
+                self._report(f"{has} after each rest: no more rests until it is cooler")
             return
-        self._tell(f"{has}: resting for {REST_S:.0f} s")
+        self._report(f"{has}: resting for {REST_S:.0f} s")
         self._waits_since = self._clock()
         while self._clock() - self._waits_since < REST_S:
             self._pause(LOOK_S)

@@ -92,7 +92,7 @@ class ProblemSearch:
             is_over=lambda: self.is_over,
             may_follow=self._may_follow,
         )
-        self._sentinel = Sentinel(pipeline, self._tell_drift, tuning.should_stop, is_sustained=tuning.is_sustained)
+        self._sentinel = Sentinel(pipeline, self._report_drift, tuning.should_stop, is_sustained=tuning.is_sustained)
         self._failures = FailureCounts()
         self.new_trials = 0
         self.seconds = 0.0
@@ -257,7 +257,7 @@ class ProblemSearch:
         self._begun_trials += self.new_trials - trials
         return proposals
 
-    def _tell_drift(self, slowdown: float, rest_s: float) -> None:
+    def _report_drift(self, slowdown: float, rest_s: float) -> None:
         self._tuning.listener(events.DeviceDrifted(request=self.request, slowdown=slowdown, rest_s=rest_s))
 
     @property

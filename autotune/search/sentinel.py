@@ -52,19 +52,19 @@ class Sentinel:
     def __init__(
         self,
         pipeline: Pipeline,
-        tell: Callable[[float, float], None],
+        report: Callable[[float, float], None],
         should_stop: Callable[[], bool],
         *,
         is_sustained: bool = False,
     ) -> None:
-        """`tell` receives the slowdown when it has changed, and the seconds of the rest that follows.
+        """`report` receives the slowdown when it has changed, and the seconds of the rest that follows.
 
         If times are to be those of a hot device (`is_sustained`), it is never rested.
         """
         self._knowledge = knowledge = pipeline.knowledge
         self._pipeline = pipeline
         self._clock = pipeline.clock
-        self._tell = tell
+        self._report = report
         self._should_stop = should_stop
         self._is_sustained = is_sustained
         self._trials = 0
@@ -103,7 +103,7 @@ class Sentinel:
         for revision in revisions:
             self._knowledge.revise(revision.trial)
         self._rest_while_it_helps(before)
-        self._tell_change()
+        self._report_change()
         if revisions:
             self._repeat(revisions)
             self._knowledge.record_provisional()
@@ -128,12 +128,12 @@ class Sentinel:
             if trial.state is not TrialState.COMPLETE or (is_steady and len(times_ns) == STEADY_RUNS):
                 break
         self._looked = self._clock()
-        self._tell_change()
+        self._report_change()
 
-    def _tell_change(self) -> None:
+    def _report_change(self) -> None:
         if self.slowdown != self._told:
             self._told = self.slowdown
-            self._tell(self.slowdown, 0.0)
+            self._report(self.slowdown, 0.0)
 
     @property
     def is_due_next(self) -> bool:
@@ -190,7 +190,7 @@ class Sentinel:
             if rest_s < LEAST_REST_S or self._should_stop():
                 return
             self._told = before = self.slowdown
-            self._tell(self.slowdown, rest_s)
+            self._report(self.slowdown, rest_s)
             self._rest(rest_s)
             self._look()
             if self.slowdown > HELPS * before:

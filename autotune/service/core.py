@@ -84,7 +84,7 @@ class Service:
     def begin_stop(self) -> None:
         """End the searches, and release waiting workers and readers."""
         self.is_stopping = True
-        self._processes.tell_all("stop")
+        self._processes.publish_to_all("stop")
         self.fleet.stop()
         self.feed.close()
         self._wake.set()
@@ -107,7 +107,7 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._searches_end(END_S)
         self.store.hurry()
-        self._processes.tell_all("hurry")
+        self._processes.publish_to_all("hurry")
         await self._searches_end(LEAVE_S)
         await asyncio.to_thread(self._processes.close)
         await self.executor.stop()
@@ -128,7 +128,7 @@ class Service:
             if search.job.id == job_id:
                 self.cancel_search(search)
         self.executor.hurry()
-        self.feed.tell(job_id)
+        self.feed.publish(job_id)
 
     def cancel_search(self, search: Search) -> None:
         search.cancel()
@@ -305,17 +305,17 @@ class Service:
     def _tell(self, search: Search, name: str, told: Event | dict[str, Any] | None) -> None:
         """Send an event to the followers of the job; without a name, that a state has changed."""
         if told is None:
-            self.feed.tell(search.job.id)
+            self.feed.publish(search.job.id)
         else:
             encode = search.note(name, told)
-            self.feed.tell(search.job.id, name, lambda: search.shown(encode))
+            self.feed.publish(search.job.id, name, lambda: search.shown(encode))
 
     def _ended(self, search: Search, is_troubled: bool) -> None:
         self._forget(search)
         self._processes.troubles[search.problem.id] += is_troubled
         for station in search.stations():  # also helpers that joined as it ended
             self.fleet.release(station)
-        self.feed.tell(search.job.id)
+        self.feed.publish(search.job.id)
 
     def _lost(self, search: Search) -> None:
         """Take up a search whose process has ended."""

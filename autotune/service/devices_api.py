@@ -115,7 +115,7 @@ def device_routes(service: Service, pools: Pools) -> APIRouter:
 
     @routes.get("/devices/{slug}/failures")
     async def get_failures(slug: Slug) -> FailuresAnswer:
-        """Tell how trials ended, and which configurations are in quarantine."""
+        """Return how trials ended, and which configurations are in quarantine."""
         return await heavy(_failures, store, slug)
 
     @routes.post("/devices/{slug}/allow")

@@ -74,7 +74,7 @@ class Feed:
         """Set the event loop in which readers wait."""
         self._loop = loop
 
-    def tell(self, job_id: int, name: str = "", encode: Callable[[], Any] = dict) -> None:
+    def publish(self, job_id: int, name: str = "", encode: Callable[[], Any] = dict) -> None:
         """Publish an event, from any thread; without a name, that a state has changed.
 
         `encode` returns the data of the event. It is called only if the job is followed.
@@ -215,10 +215,10 @@ class _Channel:
             elif not self._is_stale:
                 self._send(": alive\n\n")
             if self._is_stale and time.monotonic() >= self._read_at + READ_EVERY_S:
-                await self._tell_job()
+                await self._print_job()
             await asyncio.sleep(min(LONGEST_PAUSE_S, PAUSE_PER_READER_S * len(self.readers)))
 
-    async def _tell_job(self) -> None:
+    async def _print_job(self) -> None:
         """Read the job, and send all of it to new readers, only changes to the others."""
         self._is_stale, self._read_at = False, time.monotonic()
         new = [reader for reader in self.readers if reader.is_new]

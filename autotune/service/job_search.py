@@ -32,7 +32,7 @@ UNUSABLE_TRIES = 3
 INSIST_S = 2.0
 
 
-Tell = Callable[[str, Event | dict[str, Any] | None], None]
+Publish = Callable[[str, Event | dict[str, Any] | None], None]
 """Takes the name of an event of a job and what it says; without a name, that a state has changed."""
 
 
@@ -58,7 +58,7 @@ class Search:
         self,
         errand: Errand,
         store: ServiceStore,
-        tell: Tell,
+        publish: Publish,
         is_stopping: Callable[[], bool],
         helpers: Helpers | None = None,
     ) -> None:
@@ -71,7 +71,7 @@ class Search:
         """Whether it ended because the device, which is still there, could not be used."""
         self.helpers = helpers or Helpers()
         self._store = store
-        self._tell = tell
+        self._publish = publish
         self._is_stopping = is_stopping
         self._began = self._noted = time.monotonic()
         self._worker: Measures | None = None
@@ -80,7 +80,7 @@ class Search:
 
     def run(self, worker: Measures) -> None:
         problem, self._worker = self.errand.problem, worker
-        self._tell("", None)
+        self._publish("", None)
         try:
             self.is_cancelled |= self._store.jobs.is_cancelled(self.errand.job.id)  # after it was taken
             if self.errand.job.kind is JobKind.TUNE:
@@ -105,7 +105,7 @@ class Search:
             self._end(JobState.FAILED, message=f"unexpected error: {type(error).__name__}")
         finally:
             self.helpers.close()  # also if the search never began
-        self._tell("", None)
+        self._publish("", None)
 
     def stop(self) -> bool:
         """Return whether the search has to end after the running trial."""
@@ -204,11 +204,11 @@ class Search:
                 event = replace(event, new_trials=self._trials_before + event.new_trials)
             case ProblemFinished() if not event.outcome.is_finished:
                 return
-        self._tell(event.name, event)
+        self._publish(event.name, event)
         self._note_spent()
 
     def recheck_started(self, winner: Winner, number: int, total: int) -> None:  # noqa: ARG002
-        self._tell("recheck_started", {"time_ns": winner.time_ns})
+        self._publish("recheck_started", {"time_ns": winner.time_ns})
 
     def recheck_finished(self, recheck: Recheck) -> None:
-        self._tell("recheck_finished", {"result": recheck.standing.value, "message": recheck.message})
+        self._publish("recheck_finished", {"result": recheck.standing.value, "message": recheck.message})

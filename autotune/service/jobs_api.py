@@ -81,7 +81,7 @@ def job_routes(service: Service, pools: Pools) -> APIRouter:
 
     @routes.post("/check")
     async def check_job(form: JobForm) -> CheckAnswer:
-        """Tell what a job would do: which lines are wrong, how many problems there are, how long they may take."""
+        """Return what a job would do: which lines are wrong, how many problems there are, how long they may take."""
         present = [station.device for station in service.fleet.stations()]
         return await run(check, service.store, form, present)
 

@@ -89,13 +89,13 @@ class Place:
 class _Helpers(Helpers):
     """Tells the service when no more helpers are wanted."""
 
-    def __init__(self, tell_closed: Callable[[], None]) -> None:
+    def __init__(self, report_closed: Callable[[], None]) -> None:
         super().__init__()
-        self._tell_closed = tell_closed
+        self._report_closed = report_closed
 
     def close(self) -> None:
         super().close()
-        self._tell_closed()
+        self._report_closed()
 
 
 class Run:

@@ -260,7 +260,7 @@ class Processes:
             self._running.append(process)
         search.begin(process, next(self._numbers), self.troubles[search.problem.id])
 
-    def tell_all(self, name: str) -> None:
+    def publish_to_all(self, name: str) -> None:
         """Send a message to every process: `stop` or `hurry`."""
         for process in self._running:
             process.send(0, name)

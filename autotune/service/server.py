@@ -43,9 +43,9 @@ class Place:
     """How many processes run the searches."""
 
 
-def serve(place: Place, store: ServiceStore, tell: Callable[[str], None]) -> None:
+def serve(place: Place, store: ServiceStore, report: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises UsageError when required tokens are missing, ServiceError."""
-    server = Server(place, store, tell)
+    server = Server(place, store, report)
     _favour_requests()
     try:
         server.run()
@@ -88,12 +88,12 @@ def read_access(place: Place) -> Access:
 class Server(uvicorn.Server):
     """The service at a place; `url` is set once it has started."""
 
-    def __init__(self, place: Place, store: ServiceStore, tell: Callable[[str], None]) -> None:
+    def __init__(self, place: Place, store: ServiceStore, report: Callable[[str], None]) -> None:
         """Raises UsageError when required tokens are missing."""
         self.service = Service(store, place.processes)
         self.url = ""
         self._public_url = place.public_url
-        self._tell = tell
+        self._report = report
         connections = Connections(most_connections())
         super().__init__(
             uvicorn.Config(
@@ -148,7 +148,7 @@ class Server(uvicorn.Server):
             return
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        self._tell(f"serving at {self.url}, database {self.service.store.location}")
+        self._report(f"serving at {self.url}, database {self.service.store.location}")
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Stop in order. Workers and readers are released first, since uvicorn would wait for their open connections.

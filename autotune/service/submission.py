@@ -61,7 +61,7 @@ def submit(store: ServiceStore, form: JobForm, present: Sequence[Device], submit
 
 
 def check(store: ServiceStore, form: JobForm, present: Sequence[Device]) -> CheckAnswer:
-    """Tell what `submit` would queue, without queueing it, and what is wrong with each line of the shapes.
+    """Return what `submit` would queue, without queueing it, and what is wrong with each line of the shapes.
 
     Raises DeviceSelectionError, UsageError.
     """

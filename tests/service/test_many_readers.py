@@ -67,15 +67,15 @@ def test_all_followers_share_one_reading_of_the_job(monkeypatch: pytest.MonkeyPa
         assert len(readings) == 1, "for all who came at once"
         monkeypatch.setattr(events, "READ_EVERY_S", HANG_S)
         for _ in range(50):
-            feed.tell(1)
-        feed.tell(1, "trial_finished", lambda: {"trials": 5})
+            feed.publish(1)
+        feed.publish(1, "trial_finished", lambda: {"trials": 5})
         told = [[message async for message in _until(reader, b"trial_finished")] for reader in readers]
         assert len(readings) == 1, "not yet again, whatever happens"
         monkeypatch.setattr(events, "READ_EVERY_S", 0.0)
-        feed.tell(1)
+        feed.publish(1)
         while len(readings) < 2:
             await asyncio.sleep(0)
-        feed.tell(1)
+        feed.publish(1)
         for reader, messages in zip(readers, told, strict=True):
             messages.extend([message async for message in reader.messages()])
         return told

@@ -116,7 +116,7 @@ def test_troubles_of_devices_are_passed_to_the_next_search_of_the_problem(scene:
 
 def test_all_processes_end_with_the_service(scene: Scene) -> None:
     scene.begin(1, 2)
-    scene.processes.tell_all("stop")
+    scene.processes.publish_to_all("stop")
     scene.processes.close()
     assert [process.sent[-2:] for process in scene.started] == [[(0, "stop"), None]] * 2
     assert scene.processes.pids == []

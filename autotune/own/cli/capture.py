@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import JSON, argument, command, integer
-from autotune.cli.output import print_json, tell
+from autotune.cli.output import print_json, print_note
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def capture_command(options: argparse.Namespace) -> int:
         rows = _write(launches, folder, options.top)
     if status:
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        tell(f"autotune: {program[0]} ended {how}; what it launched before is recorded")
+        print_note(f"autotune: {program[0]} ended {how}; what it launched before is recorded")
     if options.json:
         print_json(rows)
     else:
@@ -55,7 +55,7 @@ def capture_command(options: argparse.Namespace) -> int:
 
 
 def _write(launches: "list[Launch]", folder: Path, top: int) -> list[dict[str, object]]:
-    """Write the kernels that take most time, and return what to tell of each."""
+    """Write the kernels that take most time, and return what to print of each."""
     from autotune.kernels import is_family
     from autotune.own.capture.conversion import Conversion, Unsuitable
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import JSON, argument, command, flag, words
-from autotune.cli.output import print_json, tell
+from autotune.cli.output import print_json, print_note
 from autotune.errors import AutotuneError
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
@@ -63,14 +63,14 @@ def check_command(options: argparse.Namespace) -> int:
     from autotune.own.kernel_file.signature import doubts
 
     for doubt in doubts(family.file):
-        tell(f"note: {doubt}")
+        print_note(f"note: {doubt}")
     is_small = options.small and family.file.check
     from autotune.device.discovery import find_devices
 
     devices = find_devices(options.device)
     rows = []
     for device in devices:
-        tell(f"checking {family.name} on {device.slug} ...")
+        print_note(f"checking {family.name} on {device.slug} ...")
         rows += [(device, problem, trial) for problem, trial in _checked(device, family, is_small=bool(is_small))]
         if not options.json:
             _print(device, [(problem, trial) for one, problem, trial in rows if one is device])
@@ -84,7 +84,7 @@ def check_command(options: argparse.Namespace) -> int:
         print(f"{len(rows)} runs are right")
     given = family.file.reference
     if not (given.kernel or given.python or given.outputs):
-        tell("there is no reference: the default was compared with itself only")
+        print_note("there is no reference: the default was compared with itself only")
     return WRONG if wrong or complaints or not rows else 0
 
 
@@ -96,9 +96,9 @@ def _simulated(family: "FileFamily") -> list[str]:
     if program is None or os.environ.get(SIMULATED):
         return []
     if not family.file.check:
-        tell("Oclgrind is not used: it needs small sizes, listed under `check`")
+        print_note("Oclgrind is not used: it needs small sizes, listed under `check`")
         return []
-    tell(f"looking for races and bad accesses with Oclgrind, at most {SIMULATED_S:.0f} s ...")
+    print_note(f"looking for races and bad accesses with Oclgrind, at most {SIMULATED_S:.0f} s ...")
     has_images = any(entry.image or entry.line for entry in family.file.arguments.values())
     # Oclgrind takes all that is in an image for uninitialised.
     for checks in (("--data-races", "--uninitialized"), ("--data-races",))[has_images:]:
@@ -106,7 +106,7 @@ def _simulated(family: "FileFamily") -> list[str]:
         fatal = re.search(r"FATAL ERROR.*\n(.*)", text)
         if not fatal:
             break
-        tell(f"Oclgrind gave up with {' '.join(checks)}: {fatal[1]}")
+        print_note(f"Oclgrind gave up with {' '.join(checks)}: {fatal[1]}")
     found = dict.fromkeys(filter(None, map(_complaint, re.split(r"\n(?=\S)", text))))
     return [f"oclgrind: {line}" for line in list(found)[:MOST_COMPLAINTS]]
 
@@ -125,13 +125,13 @@ def _log_of_simulator(simulator: list[str], file: Path) -> str:
                 env=environment, capture_output=True, text=True, timeout=SIMULATED_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            tell("Oclgrind was stopped: these sizes take it too long")
+            print_note("Oclgrind was stopped: these sizes take it too long")
             return ""
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     for line in re.findall(rf"(?m)^{SIMULATOR}\S* (.*: wrong result: .*)", done.stdout):
-        tell(f"under Oclgrind:{line}")
+        print_note(f"under Oclgrind:{line}")
     if done.returncode not in (0, WRONG) and not text:
-        tell(f"Oclgrind could not run it: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
+        print_note(f"Oclgrind could not run it: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
     return text
 
 
@@ -162,7 +162,7 @@ def _checked(device: Device, family: "FileFamily", *, is_small: bool) -> Iterato
             try:
                 problem.check_device(device.limits)
             except AutotuneError as error:
-                tell(f"left out: {error.message}")
+                print_note(f"left out: {error.message}")
                 continue
             yield problem, _run(worker, device, family, problem, family.usual)
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from autotune.cli.arguments import argument, command, flag
-from autotune.cli.output import print_json, tell
+from autotune.cli.output import print_json, print_note
 from autotune.errors import UsageError
 
 
@@ -61,10 +61,10 @@ def init_command(options: argparse.Namespace) -> int:
     except FileExistsError as error:
         raise UsageError(f"{path} exists and was left as it is", hint="name another file with -o") from error
     for note in notes:
-        tell(f"not translated: {note}")
+        print_note(f"not translated: {note}")
     try:
         check_signatures(read_kernel_file(path))
     except UsageError as error:
-        tell(f"not complete: {error.message}")
-    tell(f"wrote {path}: fill in what it marks, then autotune check {path}, and autotune tune {path} --device D")
+        print_note(f"not complete: {error.message}")
+    print_note(f"wrote {path}: fill in what it marks, then autotune check {path}, and autotune tune {path} --device D")
     return 0

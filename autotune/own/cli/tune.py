@@ -22,7 +22,7 @@ from autotune.cli.arguments import (
     seed,
     words,
 )
-from autotune.cli.output import tell
+from autotune.cli.output import print_note
 from autotune.cli.run import read_requests, tune_requests
 from autotune.kernels import FILES
 
@@ -63,5 +63,7 @@ def tune_command(options: argparse.Namespace) -> int:
     status = tune_requests(argparse.Namespace(**vars(options), **usual), own, [] if own else family.requests)
     path = str(family.file.path)
     if path not in listed and not options.quiet:
-        tell(f"status, lookup and export know {family.name} while {FILES} lists it: export {FILES}={shlex.quote(path)}")
+        print_note(
+            f"status, lookup and export know {family.name} while {FILES} lists it: export {FILES}={shlex.quote(path)}"
+        )
     return status

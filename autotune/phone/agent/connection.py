@@ -56,7 +56,7 @@ class Connection:
             self._lose(LinkLostError("the agent speaks another version of the protocol", hint="build it again"))
         return told[-1]
 
-    def tell(self, *commands: Command, flush: bool = False) -> None:
+    def post(self, *commands: Command, flush: bool = False) -> None:
         """Send commands that are not answered. Raises DeviceLostError when the agent is gone.
 
         Without `flush` they may be sent with the next ones only.
@@ -72,13 +72,13 @@ class Connection:
         Raises RefusedCommand when the agent or its driver refuses, DeviceLostError when the agent is gone.
         """
         with self._turn, _losing(self):
-            self.tell(command, flush=True)
+            self.post(command, flush=True)
             return frames.receive(self._input, most_bytes)
 
     def ask_into(self, command: Command, into: memoryview) -> None:
         """Send a command whose answer fills `into`. Raises as `ask` does."""
         with self._turn, _losing(self):
-            self.tell(command, flush=True)
+            self.post(command, flush=True)
             frames.receive_into(self._input, into)
 
     def check(self) -> None:

@@ -157,7 +157,7 @@ class AgentPort:
         with self._counting:
             numbers = [self._released.popleft() for _ in range(len(self._released))]
             if numbers:
-                self._connection.tell(encode("RELEASE", f"{len(numbers)}I", *numbers))
+                self._connection.post(encode("RELEASE", f"{len(numbers)}I", *numbers))
                 self._unused += numbers
             found = self._unused.pop() if self._unused else next(self._numbers)
         if found >= CONSTANTS["MAX_HANDLES"]:
@@ -226,7 +226,7 @@ class AgentPort:
     def allocate(self, buffer: Buffer, allocated: Mapping[str, _Memory] = NO_MEMORY) -> _Memory:
         handle = self._new_handle()
         if not buffer.image_width:
-            self._connection.tell(encode("ALLOCATE", "IQ", handle.number, buffer.size_bytes))
+            self._connection.post(encode("ALLOCATE", "IQ", handle.number, buffer.size_bytes))
             return _Memory(handle, buffer)
         shown = allocated[buffer.view_of] if buffer.view_of else None
         element_bytes = ELEMENT_TYPES[buffer.dtype].size_bytes
@@ -242,7 +242,7 @@ class AgentPort:
             shown.handle.number if shown else _NO_HANDLE,
             buffer.row_pitch * element_bytes,
         )
-        self._connection.tell(command)
+        self._connection.post(command)
         return _Memory(handle, buffer, shown)
 
     def part(self, memory: _Memory, start_bytes: int, size_bytes: int) -> None:
@@ -251,7 +251,7 @@ class AgentPort:
     def write(self, memory: _Memory, values: NDArray[Any], *, wait: bool = True) -> None:  # noqa: ARG002 - never waits
         contents, chunk = _bytes_of(values), memory.chunk_bytes
         for at in range(0, len(contents), chunk):
-            self._connection.tell(encode("WRITE", "IQ", memory.handle.number, at, tail=contents[at : at + chunk]))
+            self._connection.post(encode("WRITE", "IQ", memory.handle.number, at, tail=contents[at : at + chunk]))
 
     def draw(self, memory: _Memory, draw: Draw, behind: NDArray[Any]) -> bool:
         if memory.buffer.image_width:
@@ -259,17 +259,17 @@ class AgentPort:
         halves = (draw.state & _LOW, draw.state >> 64, draw.increment & _LOW, draw.increment >> 64)
         kind = CONSTANTS[f"DRAW_{draw.dtype.upper()}"]
         half = _NO_HANDLE if draw.half is None else draw.half
-        self._connection.tell(encode("DRAW", "IBQ4QI", memory.handle.number, kind, draw.count, *halves, half))
+        self._connection.post(encode("DRAW", "IBQ4QI", memory.handle.number, kind, draw.count, *halves, half))
         if len(behind):
             at = draw.count * behind.itemsize
-            self._connection.tell(encode("WRITE", "IQ", memory.handle.number, at, tail=behind.tobytes()))
+            self._connection.post(encode("WRITE", "IQ", memory.handle.number, at, tail=behind.tobytes()))
         return True
 
     def fill(self, memory: _Memory, value: NDArray[Any]) -> None:
-        self._connection.tell(encode("FILL", "I", memory.handle.number, tail=value.tobytes()))
+        self._connection.post(encode("FILL", "I", memory.handle.number, tail=value.tobytes()))
 
     def copy(self, source: _Memory, target: _Memory, size_bytes: int) -> None:
-        self._connection.tell(encode("COPY", "IIQ", source.handle.number, target.handle.number, size_bytes))
+        self._connection.post(encode("COPY", "IIQ", source.handle.number, target.handle.number, size_bytes))
 
     def read(self, memory: _Memory, into: NDArray[Any], start_bytes: int = 0) -> None:
         contents, chunk = _bytes_of(into), memory.chunk_bytes
@@ -315,7 +315,7 @@ class AgentPort:
     def _set_arguments(self, kernel: _Handle, arguments: Sequence[bytes]) -> None:
         if arguments:
             listed = b"".join(arguments)
-            self._connection.tell(encode("ARGUMENTS", "II", kernel.number, len(arguments), tail=listed))
+            self._connection.post(encode("ARGUMENTS", "II", kernel.number, len(arguments), tail=listed))
 
     def start(
         self,
@@ -333,8 +333,8 @@ class AgentPort:
             if variables is not None:
                 arguments += [_value(index, kind, variables[place]) for index, place, kind in step.variables]
             self._set_arguments(step.kernel, arguments)
-            self._connection.tell(encode("START", "I", 1, tail=step.launch))
-        self._connection.tell(flush=True)
+            self._connection.post(encode("START", "I", 1, tail=step.launch))
+        self._connection.post(flush=True)
 
     def run(self, call: _Call, times: int = 1, *, has_events: bool = True) -> Run:
         shape = (times, len(call.steps), 2)

@@ -31,15 +31,15 @@ class Recording(Connection):
         """By digest, the numbers of all contents that were written."""
         self._data: list[bytes] = []
 
-    def tell(self, *commands: Command, flush: bool = False) -> None:  # noqa: ARG002 - nothing waits
+    def post(self, *commands: Command, flush: bool = False) -> None:  # noqa: ARG002 - nothing waits
         self._commands += [self._frame(command) for command in commands]
 
     def ask(self, command: Command, most_bytes: int = 0) -> bytes:
-        self.tell(command)
+        self.post(command)
         return bytes(most_bytes)
 
     def ask_into(self, command: Command, into: memoryview) -> None:  # noqa: ARG002 - stays as it is
-        self.tell(command)
+        self.post(command)
 
     def check(self) -> None: ...
 
@@ -80,13 +80,13 @@ class RecordingPort(AgentPort):
 
     def read(self, memory: _Memory, into: NDArray[Any], start_bytes: int = 0) -> None:
         """Record one READ of the whole, since the agent counts and compares outputs by these."""
-        self.recording.tell(encode("READ", "IQI", memory.handle.number, start_bytes, into.nbytes))
+        self.recording.post(encode("READ", "IQI", memory.handle.number, start_bytes, into.nbytes))
 
     def release(self) -> None:
         """Release what nothing refers to any more."""
         numbers = [self._released.popleft() for _ in range(len(self._released))]
         if numbers:
-            self.recording.tell(encode("RELEASE", f"{len(numbers)}I", *numbers))
+            self.recording.post(encode("RELEASE", f"{len(numbers)}I", *numbers))
 
     @contextmanager
     def trial(self) -> Iterator[None]:
@@ -95,7 +95,7 @@ class RecordingPort(AgentPort):
         yield
         self._released.clear()
         numbers = range(first, self._count)
-        self.recording.tell(encode("CLEAR", f"{len(numbers)}I", *numbers))
+        self.recording.post(encode("CLEAR", f"{len(numbers)}I", *numbers))
 
 
 def frame(command: Command) -> bytes:

@@ -150,7 +150,7 @@ class _Script:
         port.release()
 
     def _mark(self, name: str) -> None:
-        self._port.recording.tell(encode(name))
+        self._port.recording.post(encode(name))
 
     def _record_parts(self, counted: Sequence[tuple[Kernel, Launch]], place: Workplace) -> None:
         """Record a growing series of parts of each launch, as `probe` runs them; the first is run twice."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotune.cli.arguments import BUNDLED, DATABASE, JSON, MARKDOWN, QUIET, WIDE, argument, command, family
-from autotune.cli.output import print_result, require_winners, tell
+from autotune.cli.output import print_note, print_result, require_winners
 from autotune.cli.run import check_algorithms, wanted_requests
 from autotune.errors import ProblemError, UsageError
 from autotune.model.events import Outcome
@@ -36,16 +36,16 @@ def bundle_command(options: argparse.Namespace) -> int:
 
     def chosen(request: Request, count: int | str) -> None:
         if isinstance(count, str):
-            tell(f"left out: {request.problem.label}: {count}")
+            print_note(f"left out: {request.problem.label}: {count}")
         elif not options.quiet:
-            tell(f"{request.problem.label}: {count} candidates")
+            print_note(f"{request.problem.label}: {count} candidates")
 
     with Store.open(options.db) as store:
         device = named_or_absent_device(options.device, store.devices())
         check_agents(device)
         requests, left_out = fitting(own, others, device.limits)
         for message in left_out:
-            tell(f"left out: {message}")
+            print_note(f"left out: {message}")
         if not requests:
             raise ProblemError("no shape fits the device")
         agents = make_bundle(
@@ -62,7 +62,7 @@ def bundle_command(options: argparse.Namespace) -> int:
     print(f"{options.output}: {size:.1f} MiB, for {device.slug}, agents for {', '.join(agents)}")
     if not options.quiet:
         place = f"/data/local/tmp/{FOLDER}"
-        tell(
+        print_note(
             f"on an Android phone: unzip it, adb push {FOLDER} /data/local/tmp/, adb shell sh {place}/run.sh, "
             f"adb pull {place}/result.bin; then autotune collect result.bin"
         )
@@ -91,11 +91,11 @@ def collect_command(options: argparse.Namespace) -> int:
         found = collect(result, store)
         forget_tuned(found.device, found.outcomes)
     for message in found.refused:
-        tell(f"not stored: {message}")
+        print_note(f"not stored: {message}")
     if found.unchecked:
-        tell(f"{found.unchecked} candidates were timed, but cannot be checked here: not stored")
+        print_note(f"{found.unchecked} candidates were timed, but cannot be checked here: not stored")
     if not found.is_finished:
-        tell("the work was not finished: start run.sh again where it ran, and collect the result again")
+        print_note("the work was not finished: start run.sh again where it ran, and collect the result again")
     print_failures(found.outcomes, found.device.slug, sys.stderr if options.json else sys.stdout)
     print_result(options, found.device.slug, found.outcomes, is_complete=found.is_finished)
     if not options.json:

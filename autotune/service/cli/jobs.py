@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.arguments import JSON, MARKDOWN, QUIET, SERVER, WANTED, WIDE, command, flag, integer
 from autotune.cli.interrupts import STOPPED
 from autotune.cli.models import lines_of_shapes, tokens_of
-from autotune.cli.output import print_json, print_result, tell
+from autotune.cli.output import print_json, print_note, print_result
 from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def submit_command(options: argparse.Namespace) -> int:
             print_json(job)
         else:
             print(f"job {job['id']}: {_counted(job)} for {job['device']}")
-            tell(f"follow it: autotune jobs {job['id']} --follow --server {options.server}")
+            print_note(f"follow it: autotune jobs {job['id']} --follow --server {options.server}")
     return 0
 
 
@@ -61,7 +61,7 @@ def jobs_command(options: argparse.Namespace) -> int:
                 for job in jobs:
                     print(_job_line(job))
                 if not jobs:
-                    tell("there are no jobs yet")
+                    print_note("there are no jobs yet")
             return 0
         if options.follow:
             return follow(client, client.job(options.job), options)
@@ -139,7 +139,7 @@ def submitted(client: "Client", options: argparse.Namespace) -> dict[str, Any]:
         seed=options.seed,
     )
     for message in job["left_out"]:
-        tell(f"left out: {message}")
+        print_note(f"left out: {message}")
     return job
 
 
@@ -156,7 +156,7 @@ def follow(client: "Client", job: dict[str, Any], options: argparse.Namespace) -
         return _follow_verification(client, job)
     budget = Budget(trials=job["trials"], seconds=job["seconds"])
     with progress(budget, sys.stderr, is_quiet=options.quiet) as listener:
-        follower = Follower(job, listener, tell)
+        follower = Follower(job, listener, print_note)
         for event in client.follow(job["id"]):
             follower.take(event)
     ended = client.job(job["id"])
@@ -169,7 +169,7 @@ def _follow_verification(client: "Client", job: dict[str, Any]) -> int:
     for event in client.follow(job["id"]):
         if event.name == "recheck_finished":
             problem = job["problems"][event.data["problem"]]
-            tell(f"{problem['shape']}: {event.data['result']}")
+            print_note(f"{problem['shape']}: {event.data['result']}")
     return _status(client.job(job["id"]))
 
 
@@ -191,7 +191,7 @@ def run_elsewhere(options: argparse.Namespace) -> int:
             return follow(client, job, options)
         except KeyboardInterrupt:
             client.cancel(job["id"])
-            tell(f"job {job['id']} is cancelled; every trial is kept")
+            print_note(f"job {job['id']} is cancelled; every trial is kept")
             return STOPPED
 
 

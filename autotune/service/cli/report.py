@@ -5,7 +5,7 @@ from pathlib import Path
 
 from autotune.cli.arguments import DATABASE, DEVICE, argument, command, family, flag
 from autotune.cli.export import opened_source
-from autotune.cli.output import tell, write
+from autotune.cli.output import print_note, write
 from autotune.errors import TableError, UsageError
 
 
@@ -47,7 +47,7 @@ def report_command(options: argparse.Namespace) -> int:
     for path, text in files.items():
         write(path, text)
         if path:
-            tell(f"wrote {path}")
+            print_note(f"wrote {path}")
     return 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import DATABASE, argument, command, file, integer
-from autotune.cli.output import tell
+from autotune.cli.output import print_note
 from autotune.device.processors import usable_cores
 from autotune.errors import DatabaseAwayError
 
@@ -53,7 +53,7 @@ def serve_command(options: argparse.Namespace) -> int:
     read_access(place)
     _log_warnings()
     with open_patiently(options.db) as store:
-        serve(place, store, tell)
+        serve(place, store, print_note)
     return 0
 
 
@@ -72,7 +72,7 @@ def open_patiently(database: str | Path | None) -> "ServiceStore":
         except DatabaseAwayError as error:
             if time.monotonic() - began > AWAY_PATIENCE_S:
                 raise
-            tell(f"{error.message}; trying again for up to {AWAY_PATIENCE_S:g} s")
+            print_note(f"{error.message}; trying again for up to {AWAY_PATIENCE_S:g} s")
         time.sleep(OPENING_PAUSE_S)
 
 

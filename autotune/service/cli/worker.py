@@ -3,7 +3,7 @@
 import argparse
 
 from autotune.cli.arguments import SERVER, TOKEN, argument, command, repeated
-from autotune.cli.output import tell
+from autotune.cli.output import print_note
 from autotune.service.cli.jobs import open_client, token_of
 
 
@@ -50,9 +50,9 @@ def worker_command(options: argparse.Namespace) -> int:
         def should_stop() -> bool:
             return interrupts.are_requested
 
-        workers = [worker_for(device.selector, tell, should_stop, opens_early=False) for device in sound]
+        workers = [worker_for(device.selector, print_note, should_stop, opens_early=False) for device in sound]
         offers = [
-            Offer(service, device, LockedWorker(worker, DeviceLock(device, should_stop)), tell)
+            Offer(service, device, LockedWorker(worker, DeviceLock(device, should_stop)), print_note)
             for device, worker in zip(sound, workers, strict=True)
         ]
         offer_all(offers, should_stop)
@@ -69,5 +69,5 @@ def workers_command(options: argparse.Namespace) -> int:
     """Administer the workers of a service."""
     with open_client(options) as client:
         client.forget_worker(options.name)
-    tell(f"{options.name} is forgotten; the next worker with that name will be enrolled as new")
+    print_note(f"{options.name} is forgotten; the next worker with that name will be enrolled as new")
     return 0

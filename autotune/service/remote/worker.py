@@ -87,11 +87,11 @@ class Service:
 class Offer:
     """One device offered to a service."""
 
-    def __init__(self, service: Service, device: Device, worker: Runs, tell: Callable[[str], None]) -> None:
+    def __init__(self, service: Service, device: Device, worker: Runs, report: Callable[[str], None]) -> None:
         self._service = service
         self._device = device
         self._worker = worker
-        self._tell = tell
+        self._report = report
         self._connections = deque(Connection(url, service.token) for url in service.urls)
         """The first one is used; the others follow when it does not answer."""
         self._options = find_profile(device).build_options
@@ -198,7 +198,7 @@ class Offer:
         if results and (answer.get("is_stored", True) or self.is_stopping):  # when this one leaves, it is stored
             self._current = None
         if answer.get("refused"):
-            self._tell(f"{self._device.slug}: a result was refused: {printable(str(answer['refused']))}")
+            self._report(f"{self._device.slug}: a result was refused: {printable(str(answer['refused']))}")
         given = answer.get("trial")
         if given is not None and not (isinstance(given, dict) and {"id", "job"} <= given.keys()):
             raise self._connection.not_a_service()
@@ -237,7 +237,7 @@ class Offer:
         if results:
             self._current = None
         self._told = ""
-        self._tell(f"{self._device.slug} is offered to {self._connection.url}")
+        self._report(f"{self._device.slug} is offered to {self._connection.url}")
 
     def _begin(self, given: dict[str, Any]) -> None:
         self._current = self._last = str(given["id"]), self._measuring.submit(self._measure, given["job"])
@@ -251,7 +251,7 @@ class Offer:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - one trial must not end the worker with all its devices
             reason = f"unexpected {type(error).__name__}: {error}"
-        self._tell(f"{self._device.slug}: {reason}")
+        self._report(f"{self._device.slug}: {reason}")
         return {"job": plain, "trouble": printable(reason)}
 
     def _back_off(self, error: ServiceError, longest_s: float = LONGEST_PAUSE_S) -> None:
@@ -267,7 +267,7 @@ class Offer:
         have_all_failed = self._failures % len(self._connections) == 0
         if str(error) != self._told:
             where = "" if have_all_failed else f" at {self._connection.url}"
-            self._tell(f"{error}; trying again{where}")
+            self._report(f"{error}; trying again{where}")
         self._told = str(error)
         if have_all_failed:
             self._closing.wait(self._pause_s * (0.5 + random.random() / 2))  # noqa: S311 - no secret
@@ -275,7 +275,7 @@ class Offer:
 
     def _return_to_service(self) -> None:
         if self._told:
-            self._tell(f"{self._connection.url} answers again")
+            self._report(f"{self._connection.url} answers again")
         self._told, self._pause_s, self._failures = "", FIRST_PAUSE_S, 0
 
 
