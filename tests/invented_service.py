@@ -34,7 +34,7 @@ from autotune.service.remote.connection import Connection
 from autotune.service.remote.wire import plain_device, plain_trial, read_job
 from autotune.service.remote.worker import Offer, Service
 from autotune.service.search_process import SearchProcess
-from autotune.service.server import Place, Server
+from autotune.service.server import ServeOptions, Server
 from autotune.service.station import Station
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobProblem, TuningJob
@@ -212,7 +212,7 @@ def serving(
     with pytest.MonkeyPatch.context() as patch, ServiceStore.open(database) as store:
         if not processes:
             patch.setattr(service_searches, "Process", InThisProcess)
-        server = Server(Place(port=port, token_files=files, processes=processes or 1), store, lambda _: None)
+        server = Server(ServeOptions(port=port, token_files=files, processes=processes or 1), store, lambda _: None)
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         wait_for(lambda: bool(server.url))

@@ -23,11 +23,11 @@ _ALIKE = 0.85
 """Similarity of two slugs from which one is probably a misspelling of the other."""
 _MOST_RELATIVES = 4
 """Maximum number of siblings, and of devices of the same vendor, to try when the device itself has no answer."""
-_MOST_PLACES = 1024
+_MOST_KEPT = 1024
 """Size of each cache, which is cleared when full: a program may look up new devices without end."""
 
 
-class Place:
+class DeviceAnswers:
     """The measurements of one family on one device, applied under the limits of the same or another."""
 
     def __init__(self, source: str, device: Device, family: KernelFamily, contents: Contents) -> None:
@@ -112,9 +112,9 @@ class Chain:
         self._contents = contents
         self._name = name
         self._families: dict[str, KernelFamily] = {}
-        self._named_places: dict[tuple[str, str], Place] = {}
+        self._named_answers: dict[tuple[str, str], DeviceAnswers] = {}
         self._absent: dict[str, Device] = {}
-        self._places: dict[tuple[object, ...], Place] = {}
+        self._kept: dict[tuple[object, ...], DeviceAnswers] = {}
         self._narrowed: dict[Device, Device] = {}
         self._slugs: dict[str, str] = {}
         """Slugs by the names that were asked for."""
@@ -126,13 +126,13 @@ class Chain:
         if family is None:
             family = self._families[problem.family] = find_family(problem.family)
         reasons: list[str] = []
-        place = self._own_place(device, family)
-        if place is not None:
-            own = place.answer(problem, reasons)
+        answers = self._own_answers(device, family)
+        if answers is not None:
+            own = answers.answer(problem, reasons)
             if own is not None:
                 return own
         running = self._named(device) if isinstance(device, str) else device
-        if place is None:
+        if answers is None:
             reasons.append(f"no measurements for {running.slug[:80]} in {self._name}")
         relative = self._from_relatives(family, problem, running, reasons)
         return relative or self._default(running, family, problem, "; ".join(reasons))
@@ -141,7 +141,7 @@ class Chain:
         """Return the slug of a device named by it or as its driver does; warn once of a misspelling."""
         slug = self._slugs.get(name)
         if slug is None:
-            if len(self._slugs) >= _MOST_PLACES:
+            if len(self._slugs) >= _MOST_KEPT:
                 self._slugs.clear()
             from autotune.device.identity import slug_of
 
@@ -168,31 +168,31 @@ class Chain:
         if known is None or (known.driver, known.version) != (device.driver, device.version):
             return device
         if device not in self._narrowed:
-            if len(self._narrowed) >= _MOST_PLACES:
+            if len(self._narrowed) >= _MOST_KEPT:
                 self._narrowed.clear()
             limits = device.limits.narrowed(known.limits)
             # Keep the object if nothing changes, since the families' rules cache by identity.
             self._narrowed[device] = device if limits == device.limits else replace(device, limits=limits)
         return self._narrowed[device]
 
-    def _own_place(self, device: str | Device, family: KernelFamily) -> Place | None:
-        """Return the place of the requested device, or None if the table does not contain the device."""
+    def _own_answers(self, device: str | Device, family: KernelFamily) -> DeviceAnswers | None:
+        """Return the answers of the requested device, or None if the table does not contain the device."""
         if isinstance(device, str):
             # Runs for every new size, so it must be quick.
-            place = self._named_places.get((device, family.name))
-            known = self._contents.device(device) if place is None else None
+            answers = self._named_answers.get((device, family.name))
+            known = self._contents.device(device) if answers is None else None
             if known is not None:
-                place = self._named_places[device, family.name] = self._place(device, known, family)
-            return place
+                answers = self._named_answers[device, family.name] = self._answers_of(device, known, family)
+            return answers
         # A `Device` has its own limits: the table's may be those of another driver.
-        return self._place(device.slug, device, family) if self._contents.device(device.slug) else None
+        return self._answers_of(device.slug, device, family) if self._contents.device(device.slug) else None
 
     def _from_relatives(
         self, family: KernelFamily, problem: Problem, running: Device, reasons: list[str]
     ) -> Tuned | None:
         for match, device in relatives(running, self._contents.slugs(), self._contents.device):
             theirs: list[str] = []
-            found = self._place(device.slug, running, family).answer(problem, theirs)
+            found = self._answers_of(device.slug, running, family).answer(problem, theirs)
             if found is not None:
                 because = f"{'; '.join(reasons)}; {device.slug} {_RELATION[match]}: {found.because}"
                 return replace(found, match=match, because=because)
@@ -201,21 +201,21 @@ class Chain:
     def _named(self, slug: str) -> Device:
         known = self._contents.device(slug) or self._absent.get(slug)
         if known is None:
-            if len(self._absent) >= _MOST_PLACES:
+            if len(self._absent) >= _MOST_KEPT:
                 self._absent.clear()
             from autotune.lookup.absent import absent_device
 
             known = self._absent[slug] = absent_device(slug)
         return known
 
-    def _place(self, source: str, running: Device, family: KernelFamily) -> Place:
+    def _answers_of(self, source: str, running: Device, family: KernelFamily) -> DeviceAnswers:
         key = (source, family.name, running.slug, running.limits)
-        place = self._places.get(key)
-        if place is None:
-            if len(self._places) >= _MOST_PLACES:
-                self._places.clear()
-            place = self._places[key] = Place(source, running, family, self._contents)
-        return place
+        answers = self._kept.get(key)
+        if answers is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            answers = self._kept[key] = DeviceAnswers(source, running, family, self._contents)
+        return answers
 
     def _default(self, device: Device, family: KernelFamily, problem: Problem, reason: str) -> Tuned:
         from autotune.device.profile import find_profile

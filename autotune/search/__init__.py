@@ -38,7 +38,7 @@ LEAST_SHARE = 0.5
 """Largest part of the time for these minimum shares."""
 FINALS_SHARE = 0.4
 """Largest part of the time kept for the finals."""
-FINALS_ROUNDS = significance.LOOKS[0]
+RESERVED_ROUNDS = significance.LOOKS[0]
 """Rounds for which time is kept for each problem; for one problem, time for all possible rounds is kept."""
 ROUND_S = 0.25
 """Duration of a round of the finals besides its samples, on a busy machine."""
@@ -202,8 +202,8 @@ class Sharing:
 
         self._search(search, is_enough)
         if len(self._searches) == 1 and still_to_come > 1 and search.trial_seconds:
-            trial_s, finals_s = search.trial_seconds, self._finals_seconds(search, FINALS_ROUNDS)
-            problem_s = FIRST_TRIALS * trial_s + finals_s + ROUND_S * FINALS_ROUNDS
+            trial_s, finals_s = search.trial_seconds, self._finals_seconds(search, RESERVED_ROUNDS)
+            problem_s = FIRST_TRIALS * trial_s + finals_s + ROUND_S * RESERVED_ROUNDS
             trials = (1 - FINALS_SHARE) * self._seconds / trial_s
             least_s = still_to_come * problem_s
             judged = BudgetJudged(request=search.request, trials=trials, seconds=self._seconds, least_s=least_s)
@@ -265,7 +265,7 @@ class Sharing:
 
     def _reserve(self) -> float:
         """Return the seconds kept for the finals of all problems."""
-        least = sum(self._finals_seconds(search, FINALS_ROUNDS) + ROUND_S * FINALS_ROUNDS for search in self._searches)
+        least = sum(self._finals_seconds(search, RESERVED_ROUNDS) + ROUND_S * RESERVED_ROUNDS for search in self._searches)
         longest = max((self._finals_seconds(search, significance.LOOKS[-1]) for search in self._searches), default=0.0)
         return min(least + longest, FINALS_SHARE * self._seconds)
 

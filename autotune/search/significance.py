@@ -28,7 +28,7 @@ NARROW = 0.01
 With 0.5% finals chose the same at times that err by 3%."""
 TOLD = 0.05
 """How far the interval of a sure gain may reach, as a share of the gain, and still be informative."""
-LEAST_ROUNDS = 3
+EARLY_ROUNDS = 3
 """Rounds that must all have found a configuration faster before it replaces the default without the rest of the
 finals, unless it was clearly faster."""
 CLEARLY_FASTER = 1.25
@@ -129,12 +129,12 @@ def decide(
 def decide_early(times: Times, default: Configuration) -> Decision:
     """Choose after too few rounds to be sure of anything: the fastest if it was ahead of the default in each.
 
-    In fewer than LEAST_ROUNDS rounds it must have been CLEARLY_FASTER.
+    In fewer than EARLY_ROUNDS rounds it must have been CLEARLY_FASTER.
     """
     leader = _leader(times)
     if default in times:
         rounds = times[default].keys() & times[leader].keys()
-        least = 1.0 if len(rounds) >= LEAST_ROUNDS else CLEARLY_FASTER
+        least = 1.0 if len(rounds) >= EARLY_ROUNDS else CLEARLY_FASTER
         if not all(times[default][number] > least * times[leader][number] for number in rounds):
             leader = default
     return Decision(configuration=leader, gain=UNKNOWN_GAIN, verdict=Verdict.PROVISIONAL)

@@ -56,7 +56,7 @@ class Result:
     """How long all trials of this place have waited for other programs."""
 
 
-class Place:
+class StationDevice:
     """A device that measures for a search: implements `autotune.search.helpers.Measures`."""
 
     def __init__(self, run: "Run", number: int, holder: Holder) -> None:
@@ -105,7 +105,7 @@ class Run:
         self.send = send
         self._waiting: dict[int, Future[Result]] = {}
         self._numbers = itertools.count()
-        self._own = Place(self, OWN, holder)
+        self._own = StationDevice(self, OWN, holder)
         helpers = _Helpers(lambda: send("closed"))
         self.search = Search(errand, process.store, lambda *told: send("event", *told), process.is_stopping, helpers)
 
@@ -123,7 +123,7 @@ class Run:
         self._waiting.pop(number).set_result(result)
 
     def join(self, place: int, holder: Holder) -> None:
-        helper = Place(self, place, holder)
+        helper = StationDevice(self, place, holder)
         if not self.search.helpers.join(helper):
             helper.close()
 

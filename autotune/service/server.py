@@ -30,7 +30,7 @@ Python's default of 5 ms would add up to tens of milliseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ServeOptions:
     """Where to listen, and with which tokens."""
 
     host: str = "127.0.0.1"
@@ -43,15 +43,15 @@ class Place:
     """How many processes run the searches."""
 
 
-def serve(place: Place, store: ServiceStore, report: Callable[[str], None]) -> None:
+def serve(options: ServeOptions, store: ServiceStore, report: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C. Raises UsageError when required tokens are missing, ServiceError."""
-    server = Server(place, store, report)
+    server = Server(options, store, report)
     _favour_requests()
     try:
         server.run()
     except SystemExit as error:
         raise ServiceError(
-            f"cannot serve at {place.host}:{place.port}", hint="is the port in use? name another with --port"
+            f"cannot serve at {options.host}:{options.port}", hint="is the port in use? name another with --port"
         ) from error
 
 
@@ -67,39 +67,41 @@ def _favour_requests() -> None:
     gc.set_threshold(YOUNG_OBJECTS)
 
 
-def read_access(place: Place) -> Access:
-    """Read and check the tokens of a place. Raises UsageError."""
-    access = Access(tokens={role: read_token(file) for role, file in place.token_files.items()})
+def read_access(options: ServeOptions) -> Access:
+    """Read and check the tokens of a service. Raises UsageError."""
+    access = Access(tokens={role: read_token(file) for role, file in options.token_files.items()})
     if access.tokens and access.is_open:
         raise UsageError(
             "tokens for reading, submitting or workers also need a token for writing", hint="add --token-file FILE"
         )
     if len(set(access.tokens.values())) < len(access.tokens):
         raise UsageError("two of the token files hold the same token", hint="give each scope a token of its own")
-    if place.host not in LOOPBACK and access.is_open:
-        raise UsageError(f"without a token only this machine is served, not {place.host}", hint="add --token-file FILE")
-    if place.public_url:
-        read_origin(place.public_url)
+    if options.host not in LOOPBACK and access.is_open:
+        raise UsageError(
+            f"without a token only this machine is served, not {options.host}", hint="add --token-file FILE"
+        )
+    if options.public_url:
+        read_origin(options.public_url)
         if access.is_open:
             raise UsageError("a service behind a proxy needs a token", hint="add --token-file FILE")
     return access
 
 
 class Server(uvicorn.Server):
-    """The service at a place; `url` is set once it has started."""
+    """The service as it listens; `url` is set once it has started."""
 
-    def __init__(self, place: Place, store: ServiceStore, report: Callable[[str], None]) -> None:
+    def __init__(self, options: ServeOptions, store: ServiceStore, report: Callable[[str], None]) -> None:
         """Raises UsageError when required tokens are missing."""
-        self.service = Service(store, place.processes)
+        self.service = Service(store, options.processes)
         self.url = ""
-        self._public_url = place.public_url
+        self._public_url = options.public_url
         self._report = report
         connections = Connections(most_connections())
         super().__init__(
             uvicorn.Config(
-                make_app(self.service, read_access(place), place.public_url),
-                host=place.host,
-                port=place.port,
+                make_app(self.service, read_access(options), options.public_url),
+                host=options.host,
+                port=options.port,
                 access_log=False,
                 log_config=None,
                 server_header=False,

@@ -439,8 +439,8 @@ def test_a_chip_of_which_boards_use_different_parts_is_named_with_the_units() ->
 
 
 BOARD = Path(__file__).parents[1] / "data" / "device_strings.tsv"
-"""Devices as drivers report them, each line of a platform another hardware: names from CLBlast's database, Mesa's lists
-of devices, and clinfo's output in public issues. Compute units are those published."""
+"""Devices as drivers report them, each line of a platform another hardware. Most names are from CLBlast's database,
+Mesa's lists of devices and public issues; versions, drivers and many numbers of compute units were filled in."""
 
 
 def board() -> list[Strings]:

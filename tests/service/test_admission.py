@@ -17,7 +17,7 @@ from autotune.service.access import Access, Message, Receive, Role, Scope, Send,
 from autotune.service.admission import Guesses
 from autotune.service.app import make_app
 from autotune.service.core import Service
-from autotune.service.server import Place, read_access
+from autotune.service.server import ServeOptions, read_access
 from autotune.service.store import ServiceStore
 from autotune.testing import INVENTED_PROCESSOR
 from service.test_service_api import JOB, READING, WRITING, bearer, refusal
@@ -84,8 +84,8 @@ def test_public_urls_are_checked(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(WRITING)
     with pytest.raises(UsageError, match="behind a proxy needs a token"):
-        read_access(Place(public_url=PUBLIC))
-    assert not read_access(Place(public_url=PUBLIC, token_files={Role.ADMIN: token})).is_open
+        read_access(ServeOptions(public_url=PUBLIC))
+    assert not read_access(ServeOptions(public_url=PUBLIC, token_files={Role.ADMIN: token})).is_open
 
 
 def test_wrong_tokens_are_slowed_down_and_right_ones_are_not(

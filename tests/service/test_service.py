@@ -34,7 +34,7 @@ from autotune.service.remote import Client
 from autotune.service.remote.events import Follower
 from autotune.service.remote.wire import plain_job, plain_trial, read_job, read_trial
 from autotune.service.remote.worker import Offer
-from autotune.service.server import Place, Server, serve
+from autotune.service.server import ServeOptions, Server, serve
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store import Holder, new_owner
@@ -254,7 +254,7 @@ def test_second_service_at_a_port_in_use_touches_nothing(server: Server, client:
     port = int(server.url.rpartition(":")[2])
     store = server.service.store
     with pytest.raises(ServiceError, match="cannot serve"):
-        serve(Place(port=port), store, lambda _: None)
+        serve(ServeOptions(port=port), store, lambda _: None)
     assert store.jobs.get(job["id"]).problems[0].state is JobState.RUNNING  # type: ignore[union-attr]
 
 
@@ -263,7 +263,7 @@ def test_second_service_on_the_same_database_is_refused_until_the_first_has_ende
     link.symlink_to(db_file)
     with ServiceStore.open(link) as store:
         with serving(db_file), pytest.raises(StoreError, match=r"another service is using .*--db"):
-            serve(Place(port=0), store, lambda _: None)
+            serve(ServeOptions(port=0), store, lambda _: None)
         with store.claimed():
             pass
 

@@ -26,7 +26,7 @@ from autotune.service.admission import MAX_BODY_BYTES
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.forms import JobForm
-from autotune.service.server import Place, read_access
+from autotune.service.server import ServeOptions, read_access
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobKind, JobState, NewJob
 from autotune.testing import INVENTED_PROCESSOR
@@ -386,11 +386,11 @@ def test_tokens_come_from_files(tmp_path: Path) -> None:
 
 def test_other_machines_are_served_with_a_token_only(tmp_path: Path, run: Run) -> None:
     with pytest.raises(UsageError, match="only this machine"):
-        read_access(Place(host="0.0.0.0"))
+        read_access(ServeOptions(host="0.0.0.0"))
     file = tmp_path / "token"
     file.write_text(READING)
     with pytest.raises(UsageError, match="need a token for writing"):
-        read_access(Place(token_files={Role.READER: file}))
-    assert not read_access(Place(host="0.0.0.0", token_files={Role.ADMIN: file})).is_open
+        read_access(ServeOptions(token_files={Role.READER: file}))
+    assert not read_access(ServeOptions(host="0.0.0.0", token_files={Role.ADMIN: file})).is_open
     assert "--token-file" in run(["serve", "--host", "0.0.0.0", "--db", str(tmp_path / "db.sqlite")], 2).err
     assert not (tmp_path / "db.sqlite").exists()

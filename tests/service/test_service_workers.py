@@ -31,7 +31,7 @@ from autotune.service.remote import Client, wire
 from autotune.service.remote import worker as remote_worker
 from autotune.service.remote.wire import plain_trial, read_trial
 from autotune.service.remote.worker import Offer, own_name, own_secret
-from autotune.service.server import Place, Server, read_access
+from autotune.service.server import ServeOptions, Server, read_access
 from autotune.service.store import ServiceStore
 from autotune.service.store import workers as workers_module
 from autotune.service.store.jobs import JobKind, NewJob
@@ -236,10 +236,13 @@ def test_tokens_of_scopes_need_one_of_administrators_and_differ(tmp_path: Path) 
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_text("a-token-of-sixteen-or-more")
     other.write_text("another-token-of-some-length")
-    access = read_access(Place(token_files={Role.ADMIN: one, Role.WORKER: other}))
+    access = read_access(ServeOptions(token_files={Role.ADMIN: one, Role.WORKER: other}))
     assert access.role_of("another-token-of-some-length") is Role.WORKER
     assert access.role_of("") is None
-    for place in (Place(token_files={Role.WORKER: other}), Place(token_files={Role.ADMIN: one, Role.SUBMITTER: one})):
+    for place in (
+        ServeOptions(token_files={Role.WORKER: other}),
+        ServeOptions(token_files={Role.ADMIN: one, Role.SUBMITTER: one}),
+    ):
         with pytest.raises(UsageError):
             read_access(place)
 

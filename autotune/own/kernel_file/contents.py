@@ -27,7 +27,7 @@ from autotune.own.kernel_file.inputs import (
 )
 from autotune.own.kernel_file.regimes import NOT_FINITE, OTHER_NUMBERS, REGIMES, SPECIAL, draw
 from autotune.own.kernel_file.source import inside
-from autotune.own.kernel_file.tolerance import MOST_OF_SIZE, ROUNDINGS, Sizes, rounded
+from autotune.own.kernel_file.usual_sizes import MOST_OF_SIZE, ROUNDINGS, Sizes, rounded
 from autotune.space.family import Case
 
 RELATIVE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2}

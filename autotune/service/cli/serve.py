@@ -34,7 +34,7 @@ OPENING_PAUSE_S = 5.0
 def serve_command(options: argparse.Namespace) -> int:
     """Serve jobs, lookups and tables over HTTP; autotune worker adds devices."""
     from autotune.service.access import Role
-    from autotune.service.server import Place, read_access, serve
+    from autotune.service.server import ServeOptions, read_access, serve
 
     files = {
         Role.ADMIN: options.token_file,
@@ -43,7 +43,7 @@ def serve_command(options: argparse.Namespace) -> int:
         Role.WORKER: options.worker_token_file,
     }
     given = {role: path for role, path in files.items() if path}
-    place = Place(
+    place = ServeOptions(
         host=options.host,
         port=options.port,
         token_files=given,
