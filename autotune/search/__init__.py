@@ -265,7 +265,9 @@ class Sharing:
 
     def _reserve(self) -> float:
         """Return the seconds kept for the finals of all problems."""
-        least = sum(self._finals_seconds(search, RESERVED_ROUNDS) + ROUND_S * RESERVED_ROUNDS for search in self._searches)
+        least = sum(
+            self._finals_seconds(search, RESERVED_ROUNDS) + ROUND_S * RESERVED_ROUNDS for search in self._searches
+        )
         longest = max((self._finals_seconds(search, significance.LOOKS[-1]) for search in self._searches), default=0.0)
         return min(least + longest, FINALS_SHARE * self._seconds)
 

@@ -310,6 +310,7 @@ def test_texts_are_not_calculated_with(folder: Path, formula: str) -> None:
         made(folder, text.replace("[arguments]", f'defines.X = "{formula}"\n[arguments]'), PLAIN.replace("N", "X"))
 
 
+@pytest.mark.long
 def test_a_slow_reference_is_not_under_the_limit_of_the_kernel(folder: Path, pocl: Device) -> None:
     slow = """
     import time

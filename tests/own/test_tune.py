@@ -78,6 +78,7 @@ def test_functions_that_other_processes_cannot_have_are_refused(text: str, messa
         function_source(cell(text))
 
 
+@pytest.mark.long
 def test_arrays_are_inputs_and_the_reference(tune: Callable[..., Any], tmp_path: Path) -> None:
     a = np.arange(1000, dtype=np.float32)
     kernel = {**KERNEL, "arguments": {**KERNEL["arguments"], "a": {"buffer": "float32", "size": "n", "file": a}}}
