@@ -68,7 +68,7 @@ def verdict_text(winner: Winner) -> str:
     if winner.verdict is Verdict.DEFAULT_FAILED:
         return "the default does not run on this driver"
     if not winner.is_final:
-        return ("the default" if winner.is_default else "faster in the search") + "; there was no time for finals"
+        return ("the default" if winner.is_default else "provisional") + "; there was no time for finals"
     return "the default; nothing faster was found" if winner.is_default else f"{gain_text(winner)} vs default"
 
 

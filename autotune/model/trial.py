@@ -261,7 +261,7 @@ class Verdict(enum.Enum):
     DEFAULT_FAILED = "default failed"
     """There is no default to compare with: it did not run, or its result was wrong."""
     PROVISIONAL = "provisional"
-    """Not confirmed by finals: the best of a search so far if it is clearly faster than the default, else that."""
+    """Not confirmed by finals: the default, unless it does not run, or was slower in all rounds that there were."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -168,9 +168,7 @@ class Finals:
         default, baseline = self._knowledge.default, self._knowledge.family.baseline
         if self._played < significance.LOOKS[0]:
             decision = significance.decide_early(self.times, default)
-            has_turns = default in self.times or not self._knowledge.is_sound(default)
-            is_early = has_turns or self._knowledge.is_clear(self._median_ns(decision.configuration))
-            return decision if is_early else None
+            return decision if default in self.times or not self._knowledge.is_sound(default) else None
         return significance.decide(self.times, default, self._incumbent, baseline=baseline)
 
     @property

@@ -11,7 +11,7 @@ from autotune.model.events import Failure
 from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search.drift import SENTINEL, Drift
-from autotune.search.significance import CLEARLY_FASTER, UNKNOWN_GAIN, Decision
+from autotune.search.significance import UNKNOWN_GAIN, Decision
 from autotune.search.task import Task
 from autotune.store import LOST, Fate, Store, StoredTrial
 
@@ -144,18 +144,12 @@ class Knowledge(Task):
         winner = self.store.winner(self.device.slug, self.problem)
         return winner if winner and winner.is_final else None
 
-    def is_clear(self, time_ns: float) -> bool:
-        """Return whether a time is so far below the default's that it needs no turns to be believed for a while."""
-        return self.default_ns >= CLEARLY_FASTER * time_ns
-
     def record_provisional(self) -> Winner | None:
-        """Store and return a winner without finals: the best so far if it is clearly faster, else the default."""
+        """Store and return a winner without finals: the default, or the best so far if the default does not run."""
         ranking = self.ranking
         if not ranking or self.is_default_open:
             return None
-        best = ranking[0]
-        if self.is_sound(self.default) and not self.is_clear(best.time_ns):
-            best = self.known[self.default]
+        best = self.known[self.default] if self.is_sound(self.default) else ranking[0]
         decision = Decision(configuration=best.configuration, gain=UNKNOWN_GAIN, verdict=Verdict.PROVISIONAL)
         winner = self.winner(decision, best.time_ns, samples=0, verifications=0)
         self.store.record_winner(winner)

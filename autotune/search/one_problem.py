@@ -313,7 +313,8 @@ class ProblemSearch:
         self._failures.count(trial)
         before_ns = self.knowledge.best_ns
         self.knowledge.learn(trial)
-        if self.knowledge.best_ns < before_ns:
+        is_default = trial.configuration == self.knowledge.default
+        if self.knowledge.best_ns < before_ns and (is_default or not self.knowledge.is_sound(self.knowledge.default)):
             with tracing.span("ledger: winner"):
                 self.knowledge.record_provisional()
         finished = events.TrialFinished(

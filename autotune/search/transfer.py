@@ -9,7 +9,7 @@ from autotune.lookup.contents import Shipped
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
-from autotune.model.trial import TrialState
+from autotune.model.trial import TrialState, Winner
 from autotune.paths import data_folder
 from autotune.propose.prior import Source
 from autotune.space.family import KernelFamily
@@ -30,11 +30,11 @@ class Transfer:
 
     def __init__(self, device: Device, family: KernelFamily, problem: Problem, store: Store) -> None:
         self._device, self._family, self._problem, self._store = device, family, problem, store
-        winners = {w.problem: w.configuration for w in store.best(device.slug, family.name)}
-        self.own = winners.get(problem)
+        winners = {w.problem: w for w in store.best(device.slug, family.name)}
+        self.own = winners[problem].configuration if problem in winners else None
         """The configuration that won here before, under whatever driver and templates; None without one."""
         near = self._nearest([other for other in winners if other != problem])[:NEAR_PROBLEMS]
-        self._near = [(device.slug, other, winners[other]) for other in near]
+        self._near = [(device.slug, other, self._fastest(winners[other])) for other in near]
         self._siblings = self._on_siblings()
 
     @property
@@ -66,8 +66,9 @@ class Transfer:
         ranked = sorted(others.values(), key=lambda d: (d.family != here.family, d.vendor != here.vendor, d.slug))
         found: list[tuple[str, Problem, Configuration]] = []
         for device in ranked[:MOST_ASKED]:
-            winners = {w.problem: w.configuration for w in self._store.best(device.slug, self._family.name)}
-            found += [(device.slug, problem, winners[problem]) for problem in self._nearest(list(winners))[:1]]
+            winners = {w.problem: w for w in self._store.best(device.slug, self._family.name)}
+            nearest = self._nearest(list(winners))[:1]
+            found += [(device.slug, problem, self._fastest(winners[problem])) for problem in nearest]
             if len(found) == SIBLINGS:
                 break
         return found
@@ -82,6 +83,13 @@ class Transfer:
                     e.problem: e.configuration for e in tables.shelf(slug, self._family.name).read_all().values()
                 }
                 yield from (entries[problem] for problem in self._nearest(list(entries))[:1])
+
+    def _fastest(self, winner: Winner) -> Configuration:
+        """Return the configuration of a winner; of a provisional one, which may be the default, the fastest known."""
+        source = None if winner.is_final else self._source(winner.device, winner.problem)
+        if source is None or not source.configurations:
+            return winner.configuration
+        return min(zip(source.log_times, source.configurations, strict=True), key=lambda pair: pair[0])[1]
 
     def _source(self, slug: str, problem: Problem) -> Source:
         stored = self._store.trials(slug, self._family.name, problem)
