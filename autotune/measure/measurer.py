@@ -90,11 +90,11 @@ class Measurer:
     def _checked(self, trial: Trial, job: Job, entering: Callable[[str], None]) -> Trial:
         """Return the trial, or that it fails at one of the small sizes of its family."""
         family = find_family(job.problem.family)
-        unequal = family.unequal if _is_quick(trial) else ()
-        for problem in (*family.checks, *unequal) if trial.state is TrialState.COMPLETE else ():
+        unasked = family.unasked if _is_quick(trial) else ()
+        for problem in (*family.checks, *unasked) if trial.state is TrialState.COMPLETE else ():
             if problem != job.problem and self._can_be_checked(family, problem, job.configuration):
                 small = _unbuilt(job, problem=problem, samples=1, verifications=0, give_up_above_ns=math.inf)
-                if problem in unequal:
+                if problem in unasked:
                     default = dataclasses.replace(small, configuration=family.baseline)
                     if self._measure(default, entering).state is not TrialState.COMPLETE:
                         continue

@@ -8,6 +8,7 @@ device, and scratch is filled with poison.
 
 import dataclasses
 import os
+import zlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Guarded:
 
     def surrounded(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return contents with guards around them."""
-        guard = canary(self.buffer.dtype)
+        guard = canary(self.buffer.dtype, self.buffer.name)
         return np.concatenate([guard[: self.before], values, guard[: self.size - self.contents.stop]])
 
 
@@ -180,7 +181,7 @@ class Operands:
     def _allocate(self, buffer: Buffer, *, has_front: bool) -> Guarded:
         guarded = with_canary(buffer)
         if has_front and guarded is not buffer and CANARY_ELEMENTS:
-            guard_bytes = canary(buffer.dtype).nbytes
+            guard_bytes = CANARY_ELEMENTS * np.dtype(NUMPY_TYPES[buffer.dtype]).itemsize
             whole = self._port.allocate(dataclasses.replace(guarded, elements=guarded.elements + CANARY_ELEMENTS))
             if inner := self._port.part(whole, guard_bytes, guarded.size_bytes):
                 return Guarded(buffer=buffer, whole=whole, inner=inner, before=CANARY_ELEMENTS)
@@ -281,7 +282,7 @@ class Workplace:
         self._port.read(memory.whole, found)
         values = found[memory.contents]
         for what, guard in memory.guards.items():
-            if not same_bits(found[guard], canary(buffer.dtype)):
+            if not same_bits(found[guard], canary(buffer.dtype, buffer.name)):
                 raise _stray(what, buffer)
         return values
 
@@ -311,9 +312,13 @@ def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return np.array_equal(one.view(np.uint8), other.view(np.uint8))
 
 
-def canary(dtype: str) -> NDArray[Any]:
-    """Return the contents of a guard, shape (CANARY_ELEMENTS,): of floats all NaN, which spoil what is read there."""
-    kind, pattern = np.dtype(NUMPY_TYPES[dtype]), np.arange(CANARY_ELEMENTS, dtype=np.int64) % 100 + 17
+def canary(dtype: str, name: str) -> NDArray[Any]:
+    """Return a buffer's guard, shape (CANARY_ELEMENTS,): of floats all NaN, which spoil what reads them.
+
+    Those of two buffers differ, so that copying one guard over another shows.
+    """
+    pattern = (np.arange(CANARY_ELEMENTS, dtype=np.int64) + zlib.crc32(name.encode())) % 100 + 17
+    kind = np.dtype(NUMPY_TYPES[dtype])
     if kind.kind != "f":
         return pattern.astype(kind)
     bits = np.dtype(f"u{kind.itemsize}")

@@ -181,9 +181,9 @@ class KernelFamily(ABC):
     """Whether launches that prepare an operand undo that when their last argument is 1; plans pass 0, or none such."""
     checks: tuple[Problem, ...] = ()
     """Small or ragged problems at which a winner must be right too."""
-    unequal: tuple[Problem, ...] = ()
-    """The same for problems that tell sizes apart which are equal wherever anybody asked; they count where the baseline
-    is right."""
+    unasked: tuple[Problem, ...] = ()
+    """The same for problems of a kind that nobody asked for, such as unequal sizes where all are equal; they count
+    where the baseline is right."""
     c_export: ClassVar[CExport | None] = None
     """What the export to C needs, if the family has one."""
 

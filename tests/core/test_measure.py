@@ -332,7 +332,7 @@ def test_a_trial_of_a_search_reads_back_outputs_and_guards_only(pocl: Device) ->
     session = CountingSession(pocl.selector)
     job = quick_job(pocl, GemmProblem(m=96, n=96, k=96), PACKING)
     assert Measurer(session, TRUSTED).measure(job).state is TrialState.COMPLETE
-    checks, output_bytes, guard_bytes = 3, 4 * 96 * 96, canary("float32").nbytes
+    checks, output_bytes, guard_bytes = 3, 4 * 96 * 96, canary("float32", "c").nbytes
     assert session.bytes_read <= checks * (output_bytes + 2 * guard_bytes)
 
 

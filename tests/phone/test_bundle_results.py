@@ -31,7 +31,7 @@ SEEDS = (2, 4)
 def output(seed: int, error: float = 0.0) -> memoryview:
     inputs = FAMILY.make_case(PROBLEM, seed).inputs
     a, b = (inputs[name].reshape(shape) for name, shape in (("a", (8, 16)), ("b", (16, 8))))
-    return memoryview((a @ b + np.float32(error)).tobytes() + canary("float32").tobytes())
+    return memoryview((a @ b + np.float32(error)).tobytes() + canary("float32", "c").tobytes())
 
 
 def timed(rounds: range, time_ns: int) -> dict[int, Timed]:

@@ -25,7 +25,17 @@ from autotune.own.kernel_file.inputs import (
     unit,
     valid_elements,
 )
-from autotune.own.kernel_file.regimes import NOT_FINITE, OTHER_NUMBERS, REGIMES, SPECIAL, draw
+from autotune.own.kernel_file.regimes import (
+    ENDS,
+    NOT_FINITE,
+    OTHER_CONTENTS,
+    OTHER_NUMBERS,
+    REGIMES,
+    SPECIAL,
+    draw,
+    ends_of,
+    uneven,
+)
 from autotune.own.kernel_file.source import inside
 from autotune.own.kernel_file.usual_sizes import MOST_OF_SIZE, ROUNDINGS, Sizes, rounded
 from autotune.space.family import Case
@@ -78,12 +88,15 @@ class FileCase(Case):
             entry = file.arguments[buffer.name]
             if buffer.role is Role.INPUT or entry.access == "inout":
                 known = {**self._known, **self._seen(inputs), "numbers": numbers}
-                is_drawn = regime and _is_random(entry)
-                inputs[buffer.name] = (
-                    draw(regime, entry.special, numbers, buffer.elements, np.dtype(entry.element))
-                    if is_drawn
-                    else contents(entry, file, known, numbers, buffer.elements, buffer.name)
-                )
+                if regime in REGIMES and _is_random(entry):
+                    drawn = draw(regime, entry.special, numbers, buffer.elements, np.dtype(entry.element))
+                else:
+                    drawn = contents(entry, file, known, numbers, buffer.elements, buffer.name)
+                    if regime == OTHER_CONTENTS and _is_even(entry):
+                        drawn = uneven(entry.fill, numbers, drawn)
+                    elif regime == ENDS and (ends := _plain_range(entry)):
+                        drawn = ends_of(drawn, numbers, *ends)
+                inputs[buffer.name] = drawn
             elif buffer.role is Role.OUTPUT:
                 inputs[buffer.name] = np.full(buffer.elements, _poison(stored_type(buffer.dtype), seed))
         self.inputs: Mapping[str, NDArray[Any]] = inputs
@@ -329,8 +342,21 @@ def regimes_of(file: KernelFile) -> tuple[str, ...]:
     """Return the regimes of inputs for a file's kernels, none unless a function says what is right."""
     if not file.reference.python:
         return ()
-    has_random = any(map(_is_random, file.arguments.values()))
-    return (*(REGIMES if has_random else ()), *((OTHER_NUMBERS,) if _other_numbers(file) else ()))
+    entries = [entry for entry in file.arguments.values() if not entry.is_passed and entry.access in ("in", "inout")]
+    found = [*REGIMES] if any(map(_is_random, file.arguments.values())) else []
+    found += [OTHER_NUMBERS] if _other_numbers(file) else []
+    found += [OTHER_CONTENTS] if any(map(_is_even, entries)) else []
+    return (*found, *((ENDS,) if any(map(_plain_range, entries)) else ()))
+
+
+def _is_even(entry: ArgumentEntry) -> bool:
+    return entry.fill in ("zeros", "ones", "ramp") and not (entry.element and unit(entry.element))
+
+
+def _plain_range(entry: ArgumentEntry) -> tuple[float, ...]:
+    """Return the ends of an argument's range, lowest first; empty without one, or where they are formulas."""
+    bounds = tuple(bound for bound in entry.range or () if isinstance(bound, int | float))
+    return bounds if len(bounds) == 2 and entry.fill == "uniform" and not unit(entry.element) else ()
 
 
 def _is_random(entry: ArgumentEntry) -> bool:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from autotune.own.kernel_file.contents import FileCase
 
 LARGEST_SIZE = 2**31 - 1
+ALIGNED = 64
+"""Sizes divisible by it suit any vector and most work-groups: what is wrong only there is missed at ragged sizes."""
 SLOW_CASE_S = 0.5
 """Inputs whose reference takes longer are kept, also when the device has no room for them."""
 KEPT_BYTES = 2**29
@@ -143,7 +145,7 @@ class FileFamily(KernelFamily):
             texts[f"{REFERENCE}.cl.j2"] = template_of(file, sources)
         self.template_files = texts  # type: ignore[misc]
         self.checks = tuple(self.problem_type.from_dict({**file.sizes, **sizes}) for sizes in file.check)
-        self.unequal = self._unequal()
+        self.unasked = self._unasked()
         self._check_use(texts[f"{file.name}.cl.j2"])
         if find_spec("tree_sitter"):  # which is absent where kernels only run: the file was checked where it was tuned
             from autotune.own.kernel_file.signature import check_signatures
@@ -253,10 +255,11 @@ class FileFamily(KernelFamily):
 
         return regimes_of(self.file)
 
-    def _unequal(self) -> tuple[Problem, ...]:
-        """Return the smallest problem asked for with multiples of those sizes that are equal to others in all of them.
+    def _unasked(self) -> tuple[Problem, ...]:
+        """Return variants of the smallest problem asked for, in which what all problems have in common is otherwise.
 
-        Multiples are divisible by whatever the sizes were divisible by.
+        One has multiples of sizes that are equal to others in all of them, which are divisible by whatever those were
+        divisible by; one has sizes divisible by 64; and one has three of what there were never more than two of.
         """
         known = self.examples()
         smallest = min(known, key=lambda problem: prod(problem.size_vector))
@@ -265,7 +268,12 @@ class FileFamily(KernelFamily):
         for of_one in zip(*(problem.size_vector for problem in known), strict=True):
             seen[of_one] += max(of_one) > 1
             sizes.append(smallest.size_vector[len(sizes)] * max(1, seen[of_one]))
-        return (smallest.resized(sizes),) if max(seen.values(), default=0) > 1 and max(sizes) <= LARGEST_SIZE else ()
+        even = [-(-size // ALIGNED) * ALIGNED if size > 2 else size for size in smallest.size_vector]
+        few = [max(of_one) <= 2 for of_one in zip(*(problem.size_vector for problem in known), strict=True)]
+        many = [3 if is_few else size for size, is_few in zip(smallest.size_vector, few, strict=True)]
+        given = {problem.size_vector for problem in known}
+        wanted = dict.fromkeys(map(tuple, (sizes, even, many)))
+        return tuple(smallest.resized(found) for found in wanted if found not in given and max(found) <= LARGEST_SIZE)
 
     def _check_use(self, source: str) -> None:
         """Raise UsageError for a parameter that neither the source nor any formula uses: probably a misspelling."""

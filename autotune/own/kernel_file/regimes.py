@@ -101,7 +101,15 @@ def _with(*special: float) -> Draw:
     return draw
 
 
-NOT_FINITE = frozenset({"NaN", "infinities"})
+def _masked(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]") -> NDArray[Any]:
+    """Return usual numbers with runs of -infinity, as masks of attention have them."""
+    values = _usual(numbers, count, kind)
+    for start in numbers.integers(0, count, 4) if kind.kind == "f" else ():
+        values[start : start + int(numbers.integers(4, 5 + count // 8))] = -np.inf
+    return values
+
+
+NOT_FINITE = frozenset({"NaN", "infinities", "runs of -infinity"})
 REGIMES: Mapping[str, Draw] = {
     "numbers of a large range": _large_range,
     "numbers of the whole range": _whole_range,
@@ -113,11 +121,33 @@ REGIMES: Mapping[str, Draw] = {
     "denormal numbers": _denormal,
     "NaN": _with(np.nan),
     "infinities": _with(np.inf, -np.inf, -0.0),
+    "runs of -infinity": _masked,
 }
 OTHER_NUMBERS = "other values of numbers that are arguments"
 """The inputs are the usual ones; numbers that the file gives and the reference takes are changed."""
+OTHER_CONTENTS = "other contents than zeros, ones or a ramp"
+"""The inputs are the usual ones, but for those that the file fills evenly: a bias of 0 hides that it is not added."""
+ENDS = "ends of a `range`, and equal numbers"
 SPECIAL = NOT_FINITE | {"denormal numbers"}
 """Those that `special = false` leaves out."""
+
+
+def uneven(fill: str, numbers: np.random.Generator, like: NDArray[Any]) -> NDArray[Any]:
+    """Return contents for what a file fills with zeros, ones or a ramp: numbers of a size, or the ramp shuffled."""
+    if fill == "ramp":
+        return numbers.permutation(like)
+    return (
+        numbers.uniform(-1, 1, like.size).astype(like.dtype)
+        if like.dtype.kind == "f"
+        else numbers.permutation((np.arange(like.size) % 2).astype(like.dtype))
+    )
+
+
+def ends_of(values: NDArray[Any], numbers: np.random.Generator, low: float, high: float) -> NDArray[Any]:
+    """Return numbers of a range among which its ends, its middle, 0 if it is inside, and few others occur often."""
+    number = float if values.dtype.kind == "f" else int
+    some = [number(one) for one in (low, high, (low + high) / 2, 0) if low <= one <= high]
+    return numbers.choice(np.concatenate([np.array(some, values.dtype), values[:4]]), values.size)
 
 
 def draw(

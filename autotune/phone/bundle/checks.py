@@ -109,7 +109,7 @@ def _values(plan: Plan, parts: list[memoryview]) -> dict[str, NDArray[Any]] | No
         if len(part) != buffer.size_bytes:
             raise TableError("an output has a wrong size")
         found = np.frombuffer(part, NUMPY_TYPES[buffer.dtype])
-        if found[whole.elements :].tobytes() not in (b"", canary(buffer.dtype).tobytes()):
+        if found[whole.elements :].tobytes() not in (b"", canary(buffer.dtype, buffer.name).tobytes()):
             return None
         if whole.is_zeroed and found[: whole.elements].any():
             return None
