@@ -54,10 +54,10 @@ def gain_text(winner: Winner) -> str:
     """Format the gain over the default, with its interval if finals confirmed it."""
     if winner.verdict is Verdict.DEFAULT_FAILED:
         return "default fails"
-    if winner.is_default:
-        return "= default"
     if winner.gain_over_default is None:
         return "provisional"
+    if winner.is_default:
+        return "= default"
     if winner.verdict is Verdict.TIE:
         return f"{winner.gain_over_default:.3g}x (not sure)"
     return f"{winner.gain_over_default:.3g}x ({winner.gain_low:.3g} to {winner.gain_high:.3g})"

@@ -120,10 +120,10 @@ def _row(winner: Winner) -> list[str]:
 def _gain(winner: Winner) -> str:
     if winner.verdict is Verdict.DEFAULT_FAILED:
         return "default fails"
-    if winner.is_default:
-        return "= default"
     if winner.gain_over_default is None:
         return "provisional"
+    if winner.is_default:
+        return "= default"
     text = f"{winner.gain_over_default:.2f}x"
     if isfinite(winner.gain_low) and isfinite(winner.gain_high):
         text += f" ({winner.gain_low:.2f} to {winner.gain_high:.2f})"
