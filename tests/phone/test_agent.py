@@ -117,7 +117,7 @@ def use(port: AgentPort) -> None:
 
 def test_threads_allocate_at_the_same_time(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
     port = AgentPort(agent_link(f"exec:{agent}"), "0:0")
-    monkeypatch.setattr(port._connection, "tell", lambda *_, **__: None)
+    monkeypatch.setattr(port._connection, "post", lambda *_, **__: None)
     done: list[int] = []
 
     def work() -> None:

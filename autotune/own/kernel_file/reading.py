@@ -169,8 +169,8 @@ def _is_vector_or_number(value: object) -> bool:
 
 def _launches(file: KernelFile) -> Faults:
     known = {*file.sizes, *file.parameters}
-    if file.launches and (file.kernel or file.global_size != "" or file.local_size != ""):
-        yield "launches", "stands in place of `kernel`, `global_size` and `local_size`: leave these out"
+    if file.launches and (file.global_size != "" or file.local_size != ""):
+        yield "launches", "stands in place of `global_size` and `local_size`: leave these out"
     is_repeated = False
     for number, launch in enumerate(file.all_launches):
         prefix = f"launches[{number}]." if file.launches else ""
