@@ -228,8 +228,8 @@ LEARN_FROM = words(
 )
 DEADLINE = duration(
     "--deadline",
-    "when the command has ended in any case, counted from its start: a search is finished in time; whatever still "
-    "runs shortly before is broken off, and the exit status is then 124",
+    "hard end, so long after the start of the command: the search gets what fits before it; whatever still runs "
+    "shortly before it is broken off, with exit status 124",
 )
 QUIET = flag("--quiet", "no progress, only the final table")
 MARKDOWN = flag("--markdown", "print the table as Markdown")

@@ -36,7 +36,7 @@ SHOWN = 12
     examples=("distill phone.json board.sqlite --family gemm --output rule.h", "distill clblast.json -o rule.py"),
 )  # fmt: skip
 def distill_command(options: argparse.Namespace) -> int:
-    """Make a few kernels and a rule that picks one from many tables; the rule goes by size and device."""
+    """Choose a few kernels from many tables, with a rule to pick one; the rule uses size and device."""
     from autotune.distill.cases import read_cases
     from autotune.distill.rules import distill, judge, mean_of
     from autotune.export.files import check_replaceable

@@ -163,10 +163,10 @@ def platforms_here() -> list[Any]:
 
 def toolchain(raw: Any, platform: Any, machine: Machine) -> tuple[str, ...]:
     """Return `Port.toolchain` of a device."""
-    told = [text(platform, "name"), text(platform, "version")]
-    told += [text(raw, attribute) for attribute in ("vendor", "name", "version", "driver_version")]
+    strings = [text(platform, "name"), text(platform, "version")]
+    strings += [text(raw, attribute) for attribute in ("vendor", "name", "version", "driver_version")]
     features = instruction_set(machine.cpuinfo()) if number(raw, "type") & _TYPE_CPU else ""
-    return (*told, _compiler_target(raw, machine), features)
+    return (*strings, _compiler_target(raw, machine), features)
 
 
 def _compiler_target(raw: Any, machine: Machine) -> str:
@@ -283,9 +283,9 @@ def _opencl_c_standards(raw: Any, machine: Machine) -> tuple[int, ...]:
     major, _ = _version(raw)
     if major < 3:
         return (200,) if major == 2 else ()
-    told = ask(lambda: machine.query(raw, _OPENCL_C_ALL_VERSIONS), b"")[: 16 * _VERSION_BYTES]
-    starts = range(0, len(told) - _VERSION_BYTES + 1, _VERSION_BYTES)
-    majors = {int.from_bytes(told[at : at + 4], "little") >> 22 for at in starts}
+    encoded = ask(lambda: machine.query(raw, _OPENCL_C_ALL_VERSIONS), b"")[: 16 * _VERSION_BYTES]
+    starts = range(0, len(encoded) - _VERSION_BYTES + 1, _VERSION_BYTES)
+    majors = {int.from_bytes(encoded[at : at + 4], "little") >> 22 for at in starts}
     return tuple(sorted(100 * found for found in majors & {2, 3}))
 
 
@@ -295,8 +295,8 @@ def _ordering_standard(raw: Any, machine: Machine) -> int:
     if major < 3:
         return 200 if major == 2 else 0
     wanted = _ORDER_ACQUIRE_RELEASE | _SCOPE_DEVICE
-    told = _first(_query_numbers(raw, machine, _ATOMIC_MEMORY_CAPABILITIES, "uint"))  # the low half of 64 bits
-    return 300 if told & wanted == wanted else 0
+    supported = _first(_query_numbers(raw, machine, _ATOMIC_MEMORY_CAPABILITIES, "uint"))  # the low half of 64 bits
+    return 300 if supported & wanted == wanted else 0
 
 
 def _sizes(raw: Any, machine: Machine, extensions: Sequence[str], queries: Sequence[_Query]) -> tuple[int, ...]:
@@ -314,8 +314,8 @@ def _first(numbers: Sequence[int]) -> int:
 def _query_numbers(raw: Any, machine: Machine, code: int, kind: _Number) -> tuple[int, ...]:
     """Return the positive numbers of one clGetDeviceInfo query; empty if the driver does not answer it."""
     size = machine.size_t_bytes if kind == "size_t" else 4
-    told = ask(lambda: machine.query(raw, code), b"")[: 16 * size]
-    numbers = [int.from_bytes(told[at : at + size], "little") for at in range(0, len(told) - size + 1, size)]
+    encoded = ask(lambda: machine.query(raw, code), b"")[: 16 * size]
+    numbers = [int.from_bytes(encoded[at : at + size], "little") for at in range(0, len(encoded) - size + 1, size)]
     return tuple(number for number in numbers if number > 0)
 
 

@@ -82,17 +82,17 @@ class Identity:
 
 def identify(strings: Strings) -> Identity:
     """Identify a device by all strings together; never fails, whatever they contain."""
-    told = _cleaned(strings)
+    cleaned = _cleaned(strings)
     for pattern, suffix in _WRAPPERS:
-        if found := re.fullmatch(pattern, told.name):
+        if found := re.fullmatch(pattern, cleaned.name):
             inner = identify(dataclasses.replace(strings, name=found[1], vendor="", vendor_id=0))
             family = inner.family if inner.family == "cpu" else "gpu"
             return dataclasses.replace(inner, family=family, slug=_slug(f"{inner.slug[: MAX_SLUG - 6]}-{suffix}"))
     for recognise in (_software, _processor, _adreno, _mali, _known_vendor):
-        identity = recognise(told)
+        identity = recognise(cleaned)
         if identity:
-            return _behind_layer(identity, told)
-    return _behind_layer(_any_other(told, strings), told)
+            return _behind_layer(identity, cleaned)
+    return _behind_layer(_any_other(cleaned, strings), cleaned)
 
 
 def slug_of(text: str) -> str:
@@ -193,12 +193,12 @@ def _identity(vendor: str, model: str, family: str, slug: str) -> Identity:
     return Identity(vendor=vendor, model=model, family=family, slug=_slug(slug))
 
 
-def _behind_layer(identity: Identity, told: Strings) -> Identity:
+def _behind_layer(identity: Identity, cleaned: Strings) -> Identity:
     """Make a device behind a translation layer a `gpu`, since the vendor's compiler and options are not reachable."""
     if identity.family == "cpu":
         return identity
     for pattern, suffix in _LAYERS:
-        if re.search(pattern, f"{told.platform} {told.version}"):
+        if re.search(pattern, f"{cleaned.platform} {cleaned.version}"):
             return dataclasses.replace(identity, family="gpu", slug=_slug(f"{identity.slug[: MAX_SLUG - 6]}-{suffix}"))
     return identity
 
@@ -241,36 +241,36 @@ _RUNTIMES = (
 _BRANDS = r"\b(?:AMD|Intel|Apple|Ampere|Qualcomm|Snapdragon|Hygon|VIA|Loongson|ARM)\b"
 
 
-def _software(told: Strings) -> Identity | None:
+def _software(cleaned: Strings) -> Identity | None:
     """Identify a simulator, or a GPU driver that runs on the processor."""
-    found = re.search(rf"(?i)\b({'|'.join(_SOFTWARE)})\b", told.name)
+    found = re.search(rf"(?i)\b({'|'.join(_SOFTWARE)})\b", cleaned.name)
     if not found:
         return None
-    _, processor = processor_name(told.cpuinfo)
-    bits = re.search(r"(\d+) bits", told.name)
-    vectors = class_of_bits(told.cpuinfo, int(bits[1])) if bits else ""
+    _, processor = processor_name(cleaned.cpuinfo)
+    bits = re.search(r"(\d+) bits", cleaned.name)
+    vectors = class_of_bits(cleaned.cpuinfo, int(bits[1])) if bits else ""
     slug = f"{found[1]}-{short_name(_plain(processor))}-{vectors}"
     return _identity(_SOFTWARE[found[1].lower()], found[1], "cpu", slug)
 
 
-def _processor(told: Strings) -> Identity | None:
-    where = (told.platform, told.version, told.vendor)
+def _processor(cleaned: Strings) -> Identity | None:
+    where = (cleaned.platform, cleaned.version, cleaned.vendor)
     runtime = next((name for pattern, name in _RUNTIMES if any(re.search(pattern, text) for text in where)), "cpu")
-    is_pocl_cpu = runtime == "pocl" and re.match(r"(pthread|basic|cpu)\b", told.name)
-    if told.device_type is not DeviceType.CPU and not is_pocl_cpu:
+    is_pocl_cpu = runtime == "pocl" and re.match(r"(pthread|basic|cpu)\b", cleaned.name)
+    if cleaned.device_type is not DeviceType.CPU and not is_pocl_cpu:
         return None
-    name = _without_compiler_target(told.name) if runtime == "pocl" else told.name
-    processor, maker = short_name(name), told.vendor
+    name = _without_compiler_target(cleaned.name) if runtime == "pocl" else cleaned.name
+    processor, maker = short_name(name), cleaned.vendor
     if processor in ("", "cpu") or re.fullmatch(r"0x[0-9a-f]+", processor):
-        known_maker, known = processor_name(told.cpuinfo)
+        known_maker, known = processor_name(cleaned.cpuinfo)
         processor, maker = short_name(_plain(known)) or processor, known_maker or maker
     vendor = vendor_of(processor, maker)
     model = re.sub(rf"(?i)^{re.escape(vendor)}\b\s*", "", processor) or processor or "unknown"
     named = model if runtime.split("-")[0] == vendor.lower() else processor or "unknown"
-    is_narrow = re.search(r"-(i[3-6]86|arm(v[5-7]\w*)?)-", told.version)
-    target = told.compiler_target or (_compiler_target(told.version) if runtime == "pocl" else "")
+    is_narrow = re.search(r"-(i[3-6]86|arm(v[5-7]\w*)?)-", cleaned.version)
+    target = cleaned.compiler_target or (_compiler_target(cleaned.version) if runtime == "pocl" else "")
     return _identity(
-        vendor, model, "cpu", f"{runtime}-{named}-{vector_class(told.cpuinfo, target)}{'-32' if is_narrow else ''}"
+        vendor, model, "cpu", f"{runtime}-{named}-{vector_class(cleaned.cpuinfo, target)}{'-32' if is_narrow else ''}"
     )
 
 
@@ -303,17 +303,17 @@ def _without_compiler_target(name: str) -> str:
 # Adreno
 
 
-def _adreno(told: Strings) -> Identity | None:
-    texts = (told.name, told.version, told.opencl_c_version)
-    mesa = re.match(r"FD(\d{3}[a-z]?)(?:v\d+)?\b", told.name, re.IGNORECASE)
-    is_qualcomm = told.vendor_id == 0x5143 or "qualcomm" in f"{told.vendor} {told.platform}".lower()
-    is_qualcomm_gpu = is_qualcomm and told.device_type is DeviceType.GPU
+def _adreno(cleaned: Strings) -> Identity | None:
+    texts = (cleaned.name, cleaned.version, cleaned.opencl_c_version)
+    mesa = re.match(r"FD(\d{3}[a-z]?)(?:v\d+)?\b", cleaned.name, re.IGNORECASE)
+    is_qualcomm = cleaned.vendor_id == 0x5143 or "qualcomm" in f"{cleaned.vendor} {cleaned.platform}".lower()
+    is_qualcomm_gpu = is_qualcomm and cleaned.device_type is DeviceType.GPU
     if not mesa and not is_qualcomm_gpu and not any("adreno" in text.lower() for text in texts):
         return None
     number = mesa[1] if mesa else next(filter(None, map(_adreno_number, texts)), "")
     if number:
         return _identity("Qualcomm", f"Adreno {number}", "adreno", f"adreno-{number}")
-    return _adreno_without_number(told)
+    return _adreno_without_number(cleaned)
 
 
 def _adreno_number(text: str) -> str:
@@ -322,16 +322,16 @@ def _adreno_number(text: str) -> str:
     return match[1] if match else ""
 
 
-def _adreno_without_number(told: Strings) -> Identity:
+def _adreno_without_number(cleaned: Strings) -> Identity:
     """Identify an Adreno whose driver does not report its number.
 
     The slug has what the hardware determines (OpenCL version, compute units), the model also the compiler branch.
     """
-    version = re.search(r"(?i)opencl (?:c )?(\d\.\d)", told.version or told.opencl_c_version)
-    compiler = re.search(r"(?i)(compiler) ([a-z]+\d*\.\d+)", told.driver)
+    version = re.search(r"(?i)opencl (?:c )?(\d\.\d)", cleaned.version or cleaned.opencl_c_version)
+    compiler = re.search(r"(?i)(compiler) ([a-z]+\d*\.\d+)", cleaned.driver)
     slug = f"adreno-unknown{f'-opencl-{version[1]}' if version else ''}"
-    if told.compute_units > 0:
-        slug += f"-cu{told.compute_units}"
+    if cleaned.compute_units > 0:
+        slug += f"-cu{cleaned.compute_units}"
     known = [f", OpenCL {version[1]}" if version else "", f", compiler {compiler[2]}" if compiler else ""]
     return _identity("Qualcomm", f"Adreno (number not told{''.join(known)})", "adreno", slug)
 
@@ -342,12 +342,12 @@ def _adreno_without_number(told: Strings) -> Identity:
 _MALI_CODENAMES = {"lodx": "g610"}
 
 
-def _mali(told: Strings) -> Identity | None:
-    if not re.search(r"(?i)\b(mali|immortalis)\b", told.name):
+def _mali(cleaned: Strings) -> Identity | None:
+    if not re.search(r"(?i)\b(mali|immortalis)\b", cleaned.name):
         return None
-    name = re.sub(r"(?i)\([^()]*\)|\br\d+(p\d+)?\b", " ", told.name)
+    name = re.sub(r"(?i)\([^()]*\)|\br\d+(p\d+)?\b", " ", cleaned.name)
     counted = re.search(r"(?i)m[cp] ?(\d{1,3})\b", name)
-    cores = int(counted[1]) if counted else max(told.compute_units, 0)
+    cores = int(counted[1]) if counted else max(cleaned.compute_units, 0)
     name = name.replace(counted[0], " ") if counted else name
     words = [_MALI_CODENAMES.get(word, word) for word in _slug(name).split("-") if word not in ("mali", "arm", "")]
     words.sort(key=lambda word: word == "immortalis")
@@ -359,21 +359,21 @@ def _mali(told: Strings) -> Identity | None:
 # The rest
 
 
-def _known_vendor(told: Strings) -> Identity | None:
+def _known_vendor(cleaned: Strings) -> Identity | None:
     """Identify by the device's name, else by the vendor's name, else by the vendor's id."""
-    if told.device_type is DeviceType.OTHER:
+    if cleaned.device_type is DeviceType.OTHER:
         return None
     known = [family for family in FAMILIES.values() if family.pattern]
-    by_name = (f for f in known if re.search(f.pattern, told.name))
-    by_vendor = (f for f in known if re.search(f.pattern, told.vendor))
-    by_number = (f for f in known if f.vendor_id and f.vendor_id == told.vendor_id)
+    by_name = (f for f in known if re.search(f.pattern, cleaned.name))
+    by_vendor = (f for f in known if re.search(f.pattern, cleaned.vendor))
+    by_number = (f for f in known if f.vendor_id and f.vendor_id == cleaned.vendor_id)
     found = next((f for found in (by_name, by_vendor, by_number) for f in found), None)
     if not found:
         return None
-    model = _board(told.name, found.prefix) or "unknown"
+    model = _board(cleaned.name, found.prefix) or "unknown"
     # A chip, or a name without a number: what is called so differs in how much of the chip it uses.
     is_shared = found.name == "apple" or re.fullmatch(r"gfx[0-9a-f]+|\D*", model)
-    units = f"-cu{told.compute_units}" if is_shared and told.compute_units > 0 else ""
+    units = f"-cu{cleaned.compute_units}" if is_shared and cleaned.compute_units > 0 else ""
     return _identity(found.vendor, model, found.name, f"{found.name}-{model}{units}")
 
 
@@ -393,10 +393,10 @@ def _board(name: str, prefix: str) -> str:
     return name if without_number.lower() in ("", "graphics") else without_number
 
 
-def _any_other(told: Strings, raw: Strings) -> Identity:
-    if re.search(r"[a-z0-9]", told.name.lower()):
-        slug = f"gpu-{told.name}"
+def _any_other(cleaned: Strings, raw: Strings) -> Identity:
+    if re.search(r"[a-z0-9]", cleaned.name.lower()):
+        slug = f"gpu-{cleaned.name}"
     else:
         slug = f"gpu-{_checksum(raw.name[:_READ])}" if raw.name else "gpu-unknown"
-    vendor = "Arm" if told.vendor.lower() == "arm" else told.vendor[:64] or "unknown"
-    return _identity(vendor, told.name[:128] or "unknown", "gpu", slug)
+    vendor = "Arm" if cleaned.vendor.lower() == "arm" else cleaned.vendor[:64] or "unknown"
+    return _identity(vendor, cleaned.name[:128] or "unknown", "gpu", slug)

@@ -121,8 +121,8 @@ class Worker:
         if isinstance(answer, child.Loss):
             state, message = _STATES[answer.cause], answer.message
             if answer.phase == "inputs":  # which no kernel can be blamed for
-                told = f"inputs and reference: {message}"
-                return Trial(configuration=job.configuration, state=TrialState.TOOL_FAILED, message=told, seed=job.seed)
+                text = f"inputs and reference: {message}"
+                return Trial(configuration=job.configuration, state=TrialState.TOOL_FAILED, message=text, seed=job.seed)
             if state is TrialState.TIMED_OUT and job.is_cut_off and answer.phase == "run":
                 state = TrialState.TOO_SLOW
             elif state is TrialState.TIMED_OUT:

@@ -47,8 +47,8 @@ class Outcome:
     def __repr__(self) -> str:
         """Return the result in one line, which notebooks show."""
         winner = self.winner
-        told = f"{time_text(winner.time_ns)}, {winner.configuration}" if winner else self.no_winner_reason
-        return f"<Outcome {self.request.problem.label}: {told}>"
+        result = f"{time_text(winner.time_ns)}, {winner.configuration}" if winner else self.no_winner_reason
+        return f"<Outcome {self.request.problem.label}: {result}>"
 
     @property
     def no_winner_reason(self) -> str:

@@ -142,7 +142,7 @@ class Finals:
 
         `finalists` are in order of importance: those for which there is no time before `deadline` do not take part. The
         first is timed and verified in any case. With fewer than the least number of rounds the winner is provisional.
-        Returns None when stopped, or when no finalist is left.
+        Returns None when stopped, when no finalist is left, or when there was no time for the default.
         """
         self._is_bounded = math.isfinite(deadline)
         self._deadline = deadline if self._is_bounded else self._pipeline.clock() + MOST_SECONDS

@@ -313,8 +313,9 @@ class ProblemSearch:
         self._failures.count(trial)
         before_ns = self.knowledge.best_ns
         self.knowledge.learn(trial)
-        is_default = trial.configuration == self.knowledge.default
-        if self.knowledge.best_ns < before_ns and (is_default or not self.knowledge.is_sound(self.knowledge.default)):
+        default = self.knowledge.default  # once it has run, it stays until finals, so it is recorded once
+        is_provisional = trial.configuration == default or not self.knowledge.is_sound(default)
+        if is_provisional and self.knowledge.best_ns < before_ns:
             with tracing.span("ledger: winner"):
                 self.knowledge.record_provisional()
         finished = events.TrialFinished(

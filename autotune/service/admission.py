@@ -266,8 +266,8 @@ def _log(scope: Scope, status: int) -> None:
     if is_silent or status >= HTTPStatus.BAD_REQUEST:
         return
     what = scope.get(WHAT, "")
-    told = f": {visible(what)}" if what else ""
-    _LOG.info("%s %s by %s%s", scope["method"], visible(scope["path"]), submitter_of(scope), told)
+    detail = f": {visible(what)}" if what else ""
+    _LOG.info("%s %s by %s%s", scope["method"], visible(scope["path"]), submitter_of(scope), detail)
 
 
 def _address(scope: Scope) -> str:

@@ -116,8 +116,8 @@ async def _refuse_own(_: Request, error: Exception) -> JSONResponse:
 async def _refuse_form(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     # The submitted values are not echoed.
-    told = "; ".join(f"{'.'.join(map(_word, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
-    return _refusal(422, told)
+    text = "; ".join(f"{'.'.join(map(_word, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+    return _refusal(422, text)
 
 
 def _word(place: object) -> str:

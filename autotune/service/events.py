@@ -102,8 +102,8 @@ class Feed:
         """
         held = Counter(reader.client for channel in self._channels.values() for reader in channel.readers)
         if not may_take(held, MAX_READERS):
-            told = f"{held[CLIENT.get()]} readers of this address and {held.total()} of all are already following jobs"
-            raise FullError(told, hint="try again later")
+            text = f"{held[CLIENT.get()]} readers of this address and {held.total()} of all are already following jobs"
+            raise FullError(text, hint="try again later")
         if self._is_closed:
             raise BusyError("the service is stopping", hint="try again later")
         channel = self._channels.get(job_id)

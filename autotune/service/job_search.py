@@ -153,8 +153,8 @@ class Search:
                 self._requeue("")
             return
         result = results[0]
-        told = {"result": result.standing.value, "winner": plain_entry(result.after) if result.after else None}
-        self._end(JobState.DONE, outcome=json.dumps(told), message=result.message)
+        outcome = {"result": result.standing.value, "winner": plain_entry(result.after) if result.after else None}
+        self._end(JobState.DONE, outcome=json.dumps(outcome), message=result.message)
 
     def _end(self, state: JobState, *, outcome: str = "", message: str = "") -> None:
         problem = self.errand.problem

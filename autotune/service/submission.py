@@ -151,5 +151,5 @@ def _check_room(store: ServiceStore, problems: Mapping[str, int], submitter: str
 def _check_share(whose: str, there: tuple[int, int], wanted: tuple[int, int], share: float) -> None:
     most_jobs, most_problems = max(1, round(share * MAX_OPEN_JOBS)), round(share * MAX_OPEN_PROBLEMS)
     if there[0] + wanted[0] > most_jobs or there[1] + wanted[1] > most_problems:
-        told = " ".join(filter(None, (f"{there[0]} jobs with {there[1]} shapes", whose, "are open already")))
-        raise FullError(told, hint=f"at most {most_jobs} with {most_problems} are allowed; wait, or cancel some")
+        text = " ".join(filter(None, (f"{there[0]} jobs with {there[1]} shapes", whose, "are open already")))
+        raise FullError(text, hint=f"at most {most_jobs} with {most_problems} are allowed; wait, or cancel some")

@@ -36,8 +36,8 @@ def automaton(
     count = 1
     for layer, (name, values) in enumerate(choices):
         if count * len(values) > MOST_STEPS:
-            told = f"{condition.text[:80]!r} relates too many combinations of values"
-            raise ConfigurationError(told, hint="divide it into several constraints")
+            text = f"{condition.text[:80]!r} relates too many combinations of values"
+            raise ConfigurationError(text, hint="divide it into several constraints")
         closed = _Closed({*columns, name}, layer)
         tree = closed.visit(tree)
         given = {**{key: column[:, None] for key, column in columns.items()}, name: np.array(values)[None, :]}

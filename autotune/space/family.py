@@ -182,7 +182,7 @@ class KernelFamily(ABC):
     checks: tuple[Problem, ...] = ()
     """Small or ragged problems at which a winner must be right too."""
     unasked: tuple[Problem, ...] = ()
-    """The same for problems of a kind that nobody asked for, such as unequal sizes where all are equal; they count
+    """The same for problems of a kind that was not asked for, such as unequal sizes where all are equal; they count
     where the baseline is right."""
     c_export: ClassVar[CExport | None] = None
     """What the export to C needs, if the family has one."""

@@ -108,8 +108,8 @@ def record(command: Sequence[str], folder: Path, most_bytes: int) -> tuple[list[
     status = 0
     # The loader's layers see every call, also those of libraries that the program loads itself.
     for loaded in ({"OPENCL_LAYERS": str(library)}, {"LD_PRELOAD": str(library)}):
-        told = {"AUTOTUNE_CAPTURE": str(folder), "AUTOTUNE_CAPTURE_BYTES": str(most_bytes)}
-        status, was_ended = _run(command, {**loaded, **told})
+        variables = {"AUTOTUNE_CAPTURE": str(folder), "AUTOTUNE_CAPTURE_BYTES": str(most_bytes)}
+        status, was_ended = _run(command, {**loaded, **variables})
         if any(folder.iterdir()) or was_ended:
             break
     if not any(folder.iterdir()):

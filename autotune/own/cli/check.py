@@ -135,12 +135,12 @@ def _log_of_simulator(simulator: list[str], file: Path) -> str:
     return text
 
 
-def _complaint(told: str) -> str:
+def _complaint(output: str) -> str:
     """Return a complaint of Oclgrind in one line, without addresses; empty for anything else.
 
     A race has two places: that of each access.
     """
-    lines = told.strip().splitlines()
+    lines = output.strip().splitlines()
     what = re.sub(r" (at|to|from)( \w+){0,3} (memory )?address 0x[0-9a-f]+", "", lines[0]) if lines else ""
     if "FATAL ERROR" in what or not re.search(
         r"race|[Ii]nvalid|[Uu]ninitialized|exceeds|outside|out of|alignment|divergence", what
@@ -181,10 +181,10 @@ def _run(worker: Any, device: Device, family: "FileFamily", problem: Problem, co
 def _print(device: Device, rows: list[tuple[Problem, Trial]]) -> None:
     for problem, trial in rows:
         measured = trial.measurement
-        told = f"right, {time_text(measured.time_ns)}" if measured else trial.state.value
-        told += f": {trial.message}" if trial.message else ""
-        told += "".join(f" ({reason})" for refusal, reason in REASONS.items() if re.search(refusal, trial.message))
-        print(f"{device.slug}  {problem.label}  {trial.configuration.algorithm}: {told}")
+        verdict = f"right, {time_text(measured.time_ns)}" if measured else trial.state.value
+        verdict += f": {trial.message}" if trial.message else ""
+        verdict += "".join(f" ({reason})" for refusal, reason in REASONS.items() if re.search(refusal, trial.message))
+        print(f"{device.slug}  {problem.label}  {trial.configuration.algorithm}: {verdict}")
 
 
 def _plain(device: Device, problem: Problem, trial: Trial) -> dict[str, Any]:

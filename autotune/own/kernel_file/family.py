@@ -205,7 +205,7 @@ class FileFamily(KernelFamily):
         defines = {name: Expression(str(formula)) for name, formula in self.file.defines.items()}
         known = {name: value(values) for name, value in defines.items() if value.names <= values.keys()}
         found = [f"-D{name}={in_c(value)}" for name, value in known.items()]
-        names = {option.told: names_in(option.told) for option in options_of(self.file.build_options)}
+        names = {option.whole: names_in(option.whole) for option in options_of(self.file.build_options)}
         return [*found, *(option.format_map(values) for option in names if names[option] <= values.keys())]
 
     def candidates(

@@ -58,7 +58,7 @@ def plan_formula(file: KernelFile, absent: Mapping[str, Value]) -> PlanFormula:
         buffers=tuple(buffers),
         launches=tuple(launches),
         arguments=arguments,
-        build_options={option.told: "True" for option in options_of(file.build_options) if not option.definition},
+        build_options={option.whole: "True" for option in options_of(file.build_options) if not option.definition},
         template_values={
             **{name: name for name in (*file.sizes, *file.parameters)},
             **{name: str(formula) for name, formula in file.defines.items()},

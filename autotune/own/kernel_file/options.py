@@ -25,7 +25,7 @@ class Option:
         return (found[1], found[2]) if found and re.search(r"[\s\"]", found[2]) else None
 
     @property
-    def told(self) -> str:
+    def whole(self) -> str:
         """The option as a compiler takes it, in quotes where it needs them."""
         if self.definition:
             name, text = self.definition

@@ -102,8 +102,8 @@ def _faults(file: KernelFile, launch: LaunchEntry, declared: Sequence[Argument],
     if len(given) != len(wanted):
         shown = [name for name in given if any(other and file.arguments[other].over == name for other in given)]
         left_out = f": leave out {', '.join(shown)} by `launches` with `arguments`" if shown else ""
-        told = f"takes {len(wanted)} arguments ({', '.join(wanted)}), and is given {len(given)} ({', '.join(given)})"
-        yield f"{told}{left_out}"
+        counts = f"takes {len(wanted)} arguments ({', '.join(wanted)}), and is given {len(given)} ({', '.join(given)})"
+        yield f"{counts}{left_out}"
     # Launches in turn may exchange buffers, as one of them shows that has the kernel's own order, or a formula.
     orders = [list(file.names_of(other)) for other in file.all_launches if other.kernel == launch.kernel]
     if (

@@ -81,7 +81,7 @@ def read_text(path: Path) -> str:
 
 
 def with_includes(path: Path, folder: Path | None = None, others: Sequence[Path] = ()) -> str:
-    """Return the text of a source with the files inserted that it includes and that lie beside, or in `others`.
+    """Return the text of a source with the files inserted that it includes, from its own folder or `others`.
 
     They must be in `folder`, by default its own; what is not there is left to the driver's compiler. Raises UsageError.
     """
@@ -93,13 +93,13 @@ def with_includes(path: Path, folder: Path | None = None, others: Sequence[Path]
         def included(found: re.Match[str]) -> str:
             nonlocal count
             places = (place / found[1] for place in (path.parent, *others))
-            beside = next((place for place in places if place.is_file()), None)
-            if beside is None:
+            included = next((place for place in places if place.is_file()), None)
+            if included is None:
                 return found[0]
             count += 1
             if count > _MOST_INCLUDED:
                 raise UsageError(f"{path} includes more than {_MOST_INCLUDED} files, perhaps itself")
-            other = inside(root, str(beside.resolve()))
+            other = inside(root, str(included.resolve()))
             if other in holders and _ONCE.search(read_text(other)):
                 return ""
             return once(of(other, holders), other.relative_to(root.resolve()).as_posix())

@@ -131,14 +131,14 @@ class Connection:
         return ServiceError(f"{self.url} does not answer like an autotune service")
 
     def _unreachable(self, error: Exception) -> UnreachableError:
-        told = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return UnreachableError(f"no answer from {self.url}: {told}", hint="is autotune serve running there?")
+        cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return UnreachableError(f"no answer from {self.url}: {cause}", hint="is autotune serve running there?")
 
     def _check(self, answer: http.client.HTTPResponse, data: bytes) -> None:
         if answer.status < 300:
             return
         message, hint = f"{self.url} answers {answer.status} {answer.reason}", ""
         with suppress(ValueError, KeyError, TypeError, AttributeError):
-            told = json.loads(data)["error"]
-            message, hint = str(told["message"])[:2000], str(told.get("hint", ""))[:2000]
+            refusal = json.loads(data)["error"]
+            message, hint = str(refusal["message"])[:2000], str(refusal.get("hint", ""))[:2000]
         raise RefusedError(message, hint=hint, status=answer.status)

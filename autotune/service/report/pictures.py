@@ -63,8 +63,8 @@ def _gains(place: str, winners: Sequence[Winner]) -> str:
         parts += [text(_LEFT - 12, y + 12, word, "", "end"), bar(_LEFT, y, width, 15, "ours")]
         parts.append(text(_LEFT + width + 8, y + 12, str(found)))
     verdicts = Counter(winner.verdict.value for winner in winners)
-    told = ", ".join(f"{number} {word}" for word, number in verdicts.most_common())
-    note = "; ".join(filter(None, (gains_text(winners), f"{len(winners)} sizes: {told}")))
+    listed = ", ".join(f"{number} {word}" for word, number in verdicts.most_common())
+    note = "; ".join(filter(None, (gains_text(winners), f"{len(winners)} sizes: {listed}")))
     description = f"{note}. By gain: {', '.join(f'{word}: {found}' for word, found in counted)}."
     return drawing(top + len(counted) * height + 16, f"Gain over the default: {place}", note, parts, description)
 

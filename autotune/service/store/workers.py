@@ -113,8 +113,8 @@ def model_of(device: Device) -> str:
     The size of the memory is left out, since drivers for processors derive it from what is free.
     """
     limits = replace(device.limits, global_memory_bytes=0, max_allocation_bytes=0)
-    told = json.dumps([device.slug, device.driver, write(limits)], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    text = json.dumps([device.slug, device.driver, write(limits)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _row_of(session: Session, name: str, device: str) -> WorkerRow | None:
