@@ -30,6 +30,11 @@ void copy_8(__local char *to, __global const void *from)
     for (int i = 0; i < 8; ++i)
         to[i] = ((__global const char *)from)[i];
 }
+void copy_4(__local char *to, __global const void *from)
+{
+    for (int i = 0; i < 4; ++i)
+        to[i] = ((__global const char *)from)[i];
+}
 #define end_copies()
 #define wait_for_copies()
 uint4 four_matrices(__local const char *row, const bool is_turned, __local ulong *rows)
@@ -122,7 +127,7 @@ LOCALS = """\
     __local uint of_b[1024];
 """
 REPLACED = re.compile(
-    r"^(void|uint4|uint|float) (copy_16|copy_8|end_copies|wait_for_copies|read_matrices|read_turned_matrices|multiply"
+    r"^(void|uint4|uint|float) (copy_(?:16|8|4)|end_copies|wait_for_copies|read_matrices|read_turned_matrices|multiply"
     r"|from_item|streamed|two_halves|add_halves|multiply_halves|multiply_add_halves|in_mantissa)\(.*?^}\n",
     re.MULTILINE | re.DOTALL,
 )

@@ -16,6 +16,7 @@ from stand_in import LIMITS, StandIn
 
 SMALL: dict[str, tuple[Value, ...]] = {
     "sub_groups_q": (1, 2), "sub_groups_k": (1, 2), "tile_k": (16, 32), "split": (1, 2), "combine": ("launch",),
+    "kv_storage": ("local", "global"),
 }  # fmt: skip
 TEXTS = (
     "4/2,21,50,64 causal batch=2", "4/1,3,90,64 kv=q8_0 batch=2", "2/1,20,60,128 kv=q4_0 causal", "4/1,1,67,128",
@@ -30,7 +31,7 @@ def test_attention_by_matrix_units_is_right(pocl: Device, text: str) -> None:
     space = SearchSpace(FAMILY, problem, LIMITS, algorithms=["matrix_tile"], overrides=SMALL)
     samples = covering_sample([space], "matrix_tile", strength=1, seed=1)
     assert samples
-    for sample in samples[:2]:
+    for sample in samples[:3]:
         job = quick_job(pocl, problem, sample.configuration, seed=3, min_sample_ns=1, probe=False)
         trial = Measurer(StandIn(pocl.selector)).measure(job)
         assert trial.state is TrialState.COMPLETE, (sample.configuration, trial.message)
@@ -39,9 +40,12 @@ def test_attention_by_matrix_units_is_right(pocl: Device, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ("32/8,1,8192,128 float16", {"sub_groups_q": 1, "sub_groups_k": 4}),
+        ("32/8,1,8192,128 float16", {"sub_groups_q": 1, "sub_groups_k": 2, "kv_storage": "local"}),
         ("32/8,1,8192,64 float16 kv=q4_0 batch=64", {"sub_groups_q": 1, "split": 1}),
-        ("32/8,2048,2048,128 float16 causal", {"sub_groups_q": 8, "sub_groups_k": 1, "split": 1}),
+        (
+            "32/8,2048,2048,128 float16 causal",
+            {"sub_groups_q": 4, "sub_groups_k": 1, "kv_storage": "local", "split": 1},
+        ),
     ],
 )
 def test_the_rule_takes_matrix_units_where_there_are_any(text: str, values: dict[str, Value]) -> None:

@@ -1,5 +1,6 @@
 """The algorithms of attention with their parameters and constraints."""
 
+from autotune.kernels.attention.problem import UNIT_BYTES
 from autotune.kernels.combination import COMBINE, HAS_ORDERING, SECOND_LAUNCH
 from autotune.kernels.matrix_units import SUB_GROUP
 from autotune.space.family import Algorithm, constraint, features, parameter
@@ -21,6 +22,13 @@ _PARTS_TO_COMBINE = constraint(
     "parts_to_combine", f"split > 1 or combine == '{SECOND_LAUNCH}'", "one part has nothing to combine"
 )
 _ROWS_TO_DO = constraint("rows_to_do", "tile_q < 2 * group * q_length", "most rows of a tile would not exist")
+
+_KV_STORAGE = parameter(
+    "kv_storage",
+    ("global", "local"),
+    "memory that K and V are read from; local ones are copied there",
+    neutral="global",
+)
 
 _NAIVE = Algorithm(
     name="naive",
@@ -114,7 +122,7 @@ _PREFILL = Algorithm(
         parameter("micro_tile_q", (1, 2, 4, 8), "rows that a work-item computes"),
         parameter("micro_tile_k", (1, 2, 4, 8), "keys of a tile that a work-item computes scores for"),
         parameter("vector_width", (1, 2, 4, 8), "elements in one load"),
-        parameter("kv_storage", ("global", "local"), "memory that K and V are read from; local ones are copied there"),
+        _KV_STORAGE,
         parameter("unroll", (1, 2, 4), "pieces of a row in one pass of the inner loop"),
         parameter("split", (1, 2, 4, 8, 16), "work-groups that share out the keys"),
         COMBINE,
@@ -185,6 +193,8 @@ _COLUMNS = Algorithm(
 )
 
 _SUB_GROUPS = f"({SUB_GROUP} * sub_groups_q * sub_groups_k)"
+_JOINED = "(64 * sub_groups_q * micro_tile_q * v_size if sub_groups_k > 1 else 0)"
+"""Bytes of the totals that sub-groups join."""
 
 _MATRIX_TILE = Algorithm(
     name="matrix_tile",
@@ -194,6 +204,7 @@ _MATRIX_TILE = Algorithm(
         parameter("sub_groups_k", (1, 2, 4, 8), "sub-groups that share out the keys of the same rows"),
         parameter("micro_tile_q", (1, 2), "tiles of 16 rows that a sub-group computes"),
         parameter("tile_k", (16, 32, 64), "keys that a sub-group computes scores for at once"),
+        _KV_STORAGE,
         parameter("split", (1, 2, 4, 8, 16, 32, 64, 128), "work-groups that share out the keys"),
         COMBINE,
         _EXPONENTIAL,
@@ -224,9 +235,15 @@ _MATRIX_TILE = Algorithm(
             "the rows of Q, scores and totals do not fit the registers",
         ),
         constraint(
-            "totals_fit_local_memory",
-            "sub_groups_k == 1 or 64 * sub_groups_q * micro_tile_q * (v_size + 2 * sub_groups_k) <= local_memory_bytes",
-            "what is joined exceeds local memory",
+            "rows_can_be_copied",
+            "kv_storage == 'global' or kv_type != 'float16' or k_size % 64 == 0",
+            "rows are not whole lines of local memory",
+        ),
+        constraint(
+            "tiles_fit_local_memory",
+            f"max((kv_storage == 'local') * tile_k * sub_groups_k * ((k_size + v_size) // 32 * ({UNIT_BYTES}) + 16),"
+            f" {_JOINED}) + {_JOINED} // v_size * 2 * sub_groups_k + 32 <= local_memory_bytes",
+            "the tiles, or what is joined, exceed local memory",
         ),
         HAS_ORDERING,
         _PARTS_TO_COMBINE,

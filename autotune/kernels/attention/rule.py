@@ -129,16 +129,21 @@ def _of_gpu(device: _Device) -> _Listed:
 
 
 def _by_matrices(device: _Device) -> _Listed:
-    """Yield tiles of 16 rows for each sub-group; where there are few rows, sub-groups share out the keys."""
-    for least, wide_q, wide_k, wanted in ((65, 8, 1, 1), (33, 4, 1, 2), (17, 2, 2, 2), (2, 1, 4, 3), (2, 1, 1, 3)):
-        numbers = {
-            "least_rows": least, "tile": 16 * wide_q, "least_keys": 64 * wide_k,
-            "wanted": wanted * device.compute_units,
-        }  # fmt: skip
-        yield from device.shared_out(
-            "matrix_tile", numbers, 64, sub_groups_q=wide_q, sub_groups_k=wide_k, micro_tile_q=1, tile_k=32,
-            exponential="native_exp2",
-        )  # fmt: skip
+    """Yield tiles of 16 rows for each sub-group; where there are few rows, two sub-groups share out the keys."""
+    for least, wide_q, wide_k, wanted, tiles in (
+        (33, 4, 1, 1, (64, 32)),
+        (17, 2, 2, 3, (32, 16)),
+        (1, 1, 2, 3, (64, 32, 16)),
+    ):
+        for tile_k, storage in (*((keys, "local") for keys in tiles), (32, "global")):
+            numbers = {
+                "least_rows": least, "tile": 16 * wide_q, "least_keys": 64 * wide_k,
+                "wanted": wanted * device.compute_units,
+            }  # fmt: skip
+            yield from device.shared_out(
+                "matrix_tile", numbers, 64, sub_groups_q=wide_q, sub_groups_k=wide_k, micro_tile_q=1, tile_k=tile_k,
+                kv_storage=storage, exponential="native_exp2",
+            )  # fmt: skip
 
 
 def _few_rows(device: _Device) -> _Listed:
