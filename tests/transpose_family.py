@@ -13,8 +13,9 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits, mebibytes
 from autotune.model.plan import Plan, Role
 from autotune.model.problem import Problem
+from autotune.space.case import Case
 from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Case, CExport, Constraint, KernelFamily, Parameter
+from autotune.space.family import Algorithm, CExport, Constraint, KernelFamily, Parameter
 from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula
 
 PLAIN = """\

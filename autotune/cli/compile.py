@@ -17,9 +17,10 @@ from autotune.cli.arguments import (
     shape,
     words,
 )
+from autotune.cli.budget import days_text
 from autotune.cli.interrupts import Interrupts, print_stopped
 from autotune.cli.output import plain_compilation, print_json, print_note
-from autotune.cli.run import check_algorithms, days_text
+from autotune.cli.run import check_algorithms
 from autotune.device.processors import usable_cores
 from autotune.kernels import find_family, parse_shape
 from autotune.model.device import Device

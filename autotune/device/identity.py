@@ -300,9 +300,6 @@ def _without_compiler_target(name: str) -> str:
     return branded[0] if branded else re.sub(r"(?<=.)-(0x[0-9a-f]+)?$", "", rest)
 
 
-# Adreno
-
-
 def _adreno(cleaned: Strings) -> Identity | None:
     texts = (cleaned.name, cleaned.version, cleaned.opencl_c_version)
     mesa = re.match(r"FD(\d{3}[a-z]?)(?:v\d+)?\b", cleaned.name, re.IGNORECASE)
@@ -334,9 +331,6 @@ def _adreno_without_number(cleaned: Strings) -> Identity:
         slug += f"-cu{cleaned.compute_units}"
     known = [f", OpenCL {version[1]}" if version else "", f", compiler {compiler[2]}" if compiler else ""]
     return _identity("Qualcomm", f"Adreno (number not told{''.join(known)})", "adreno", slug)
-
-
-# Mali
 
 
 _MALI_CODENAMES = {"lodx": "g610"}

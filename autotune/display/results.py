@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _PAGE_COLUMNS = 100
 """Width of a page of the manual: longer lines are hard to read."""
 
-
 _Item = TypeVar("_Item")
 _Columns = Mapping[str, Callable[[_Item], str]]
 """The cell of each column of a table, by the name of the column."""

@@ -28,7 +28,7 @@ from autotune.measure.series import Refused
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import TrialState
-from autotune.space.family import Case
+from autotune.space.case import Case
 
 NO_CONTENTS: Mapping[str, NDArray[Any]] = MappingProxyType({})
 SIMULATED = "AUTOTUNE_SIMULATED"

@@ -19,7 +19,7 @@ from autotune.measure.series import LONG_INPUTS_NS, RELIES, SAY_RANGE, Refused, 
 from autotune.measure.timing import Stopwatch
 from autotune.model.plan import Launch, Plan, Role
 from autotune.model.trial import Job, Measurement, TrialState
-from autotune.space.family import Case
+from autotune.space.case import Case
 
 FRESH_INPUTS = 4
 """Sets of inputs over which `Job.verifications` runs are spread; half of them have a nonzero beta."""

@@ -1,11 +1,14 @@
-"""What an architecture is, as far as estimates of kernels depend on it."""
+"""What an architecture is, as far as estimates of kernels depend on it, and how many work-groups fit on it."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from autotune.codec import MAX_NUMBER, Bounds
+from autotune.model.device import DeviceLimits
 
 _POSITIVE = Bounds(1, MAX_NUMBER)
+_REGISTERS_BESIDES = 40
+"""Registers that a work-item needs for addresses and counters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,3 +56,27 @@ class Machine:
 
 UNKNOWN = Machine()
 """The machine of a device of which nothing is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkGroup:
+    """Resources that one work-group holds, from which follows how many a compute unit runs at once (occupancy)."""
+
+    items: int
+    outputs: int
+    """Outputs of a work-item."""
+    operands: int
+    """Operands of a work-item; it holds twice as many, to load the next ones while it uses these."""
+    carried: int = 0
+    """What else a work-item holds."""
+    local_bytes: int = 0
+
+    def at_once(self, limits: DeviceLimits, machine: Machine) -> int:
+        """Return how many such work-groups a compute unit runs at once, at least 1."""
+        own = self.outputs + 2 * self.operands + self.carried
+        needed = min(machine.registers_most, own + _REGISTERS_BESIDES)
+        registers = -(-needed // machine.register_step) * machine.register_step
+        local_bytes = limits.local_memory_bytes * machine.local_memories
+        by_local_memory = local_bytes // self.local_bytes if self.local_bytes else machine.work_items
+        by_registers = machine.registers // (self.items * registers)
+        return max(1, min(machine.work_items // self.items, by_registers, by_local_memory))

@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from autotune.errors import ConfigurationError, ProblemError, did_you_mean
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits, Fault
-from autotune.model.draw import Draw
 from autotune.model.machine import UNKNOWN, Machine
-from autotune.model.plan import Launch, Plan
+from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.paths import data_folder
+from autotune.space.case import Case
 from autotune.space.expression import Expression
 from autotune.space.plan_formula import PlanFormula
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ class KernelFamily(ABC):
         return self.baseline
 
     @abstractmethod
-    def make_case(self, problem: Problem, seed: int) -> "Case":
+    def make_case(self, problem: Problem, seed: int) -> Case:
         """Return random inputs drawn with `seed`, and the check of the outputs."""
 
     @property
@@ -229,7 +229,7 @@ class KernelFamily(ABC):
         """Further kinds of inputs on which results are compared, as words."""
         return ()
 
-    def make_case_of(self, regime: str, problem: Problem, seed: int) -> "Case":
+    def make_case_of(self, regime: str, problem: Problem, seed: int) -> Case:
         """Return inputs of one of `regimes`."""
         raise NotImplementedError(f"{self.name} has no {regime} for {problem.label} and seed {seed}")
 
@@ -356,12 +356,12 @@ class BuiltInFamily(KernelFamily):
     def regimes(self) -> tuple[str, ...]:
         return tuple(getattr(self._reference, "REGIMES", ()))
 
-    def make_case(self, problem: Problem, seed: int) -> "Case":
+    def make_case(self, problem: Problem, seed: int) -> Case:
         assert isinstance(problem, self.problem_type)
         case: Case = getattr(self._reference, f"{type(self).__name__}Case")(problem, seed)
         return case
 
-    def make_case_of(self, regime: str, problem: Problem, seed: int) -> "Case":
+    def make_case_of(self, regime: str, problem: Problem, seed: int) -> Case:
         assert regime in self.regimes
         case: Case = getattr(self._reference, f"{type(self).__name__}Case")(problem, seed, regime)
         return case
@@ -378,40 +378,3 @@ def _texts_in(folder: Path) -> dict[str, str]:
 def reason_of(fault: Fault) -> str:
     """Return the reason why a configuration that matches a fault is not valid."""
     return f"known_fault: this driver gets {fault} wrong"
-
-
-class Case(ABC):
-    """Inputs for one verification, and the check of its outputs."""
-
-    reference: "Configuration | None" = None
-    """A configuration whose outputs on the device are the right ones, passed to `expect` before the first check."""
-    inputs: Mapping[str, "NDArray[Any]"]
-    """Initial contents by buffer name; an output that must be written completely starts poisoned."""
-    scalars: Mapping[str, float] = MappingProxyType({})
-    draws: Mapping[str, Draw] = MappingProxyType({})
-    """For those of the inputs, by buffer name, that consist of nothing but random numbers."""
-    counts: bool = True
-    """Whether results on these inputs decide. On those of a further regime, what is right may not be defined."""
-    reads: frozenset[str] = frozenset()
-    """Outputs whose contents before a call enter its result."""
-    remark: str = ""
-    """What a person should know of outputs that are right, such as elements that are never written."""
-
-    def launches(self, plan: Plan) -> Sequence[Launch]:
-        """Return a plan's launches, with the numbers that belong to these inputs."""
-        return plan.launches
-
-    def other_contents(self) -> Mapping[str, "NDArray[Any]"]:
-        """Return other contents for outputs that a call must write completely, on which no result may depend."""
-        return {}
-
-    def expect(self, outputs: Mapping[str, "NDArray[Any]"], again: Mapping[str, "NDArray[Any]"]) -> str:
-        """Take the outputs of `reference` as the right ones, after which it is None.
-
-        `again` are those of a second call, on the other contents. Return why they cannot be right, or an empty string.
-        """
-        raise NotImplementedError
-
-    @abstractmethod
-    def error_ratio(self, outputs: Mapping[str, "NDArray[Any]"]) -> float:
-        """Return the largest error divided by its tolerance: right if at most 1; NaN and infinity are wrong."""

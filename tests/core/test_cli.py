@@ -24,9 +24,9 @@ from autotune import __main__ as loading
 from autotune import cli, search
 from autotune.cli import main, presets
 from autotune.cli.arguments import Command, make_parser, parse_duration
+from autotune.cli.budget import print_duration
 from autotune.cli.models import step_tokens
 from autotune.cli.output import write
-from autotune.cli.run import _print_duration
 from autotune.device import clocks, discovery
 from autotune.device.profile import find_profile
 from autotune.display.console import Page, Picture
@@ -1421,7 +1421,7 @@ def test_misses_are_listed_and_forgotten(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_a_run_says_how_long_it_will_take(budget: Budget, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    _print_duration(DEVICE, [REQUEST, REQUEST], budget)
+    print_duration(DEVICE, [REQUEST, REQUEST], budget)
     assert capsys.readouterr().err.endswith(expected)
 
 

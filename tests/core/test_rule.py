@@ -13,12 +13,12 @@ from autotune.device.machine import machine_of
 from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.kernels.gemm.estimate import ESTIMATE, WorkGroup
+from autotune.kernels.gemm.estimate import ESTIMATE
 from autotune.kernels.gemm.rule import candidates
 from autotune.lookup.json_table import read_contents
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
-from autotune.model.machine import UNKNOWN
+from autotune.model.machine import UNKNOWN, WorkGroup
 from autotune.space.family import Starts
 from factories import LARGE_GPU, PHONE, PROCESSOR
 

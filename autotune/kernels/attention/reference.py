@@ -12,7 +12,7 @@ from autotune.kernels.attention.plan import BASELINE, PLAN
 from autotune.kernels.attention.problem import BLOCKS, AttentionProblem
 from autotune.kernels.qgemm.blocks import dequantise, random_weights
 from autotune.kernels.qgemm.formats import FORMATS
-from autotune.space.family import Case
+from autotune.space.case import Case
 
 Matrix = NDArray[np.float64]
 EPSILON = 2.0**-23

@@ -23,7 +23,7 @@ from autotune.kernels.gemm.plan import MANY_PARTS
 from autotune.kernels.matrix_units import SUB_GROUP
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
-from autotune.model.machine import UNKNOWN, Machine
+from autotune.model.machine import UNKNOWN, Machine, WorkGroup
 from autotune.space.expression import Expression
 
 _MISFIT_WEIGHT, _MOST_MISFIT = 4, 24
@@ -61,34 +61,6 @@ _DOUBT = (
 )
 ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES} + {_MEMORY}) * {_DOUBT}")
 """The estimate, over values of the problem, limits of the device, and the `numbers_of` a candidate."""
-
-
-_REGISTERS_BESIDES = 40
-"""Registers that a work-item needs for addresses and counters."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkGroup:
-    """Resources that one work-group holds, from which follows how many a compute unit runs at once (occupancy)."""
-
-    items: int
-    outputs: int
-    """Outputs of a work-item."""
-    operands: int
-    """Operands of a work-item; it holds twice as many, to load the next ones while it uses these."""
-    carried: int = 0
-    """What else a work-item holds."""
-    local_bytes: int = 0
-
-    def at_once(self, limits: DeviceLimits, machine: Machine) -> int:
-        """Return how many such work-groups a compute unit runs at once, at least 1."""
-        own = self.outputs + 2 * self.operands + self.carried
-        needed = min(machine.registers_most, own + _REGISTERS_BESIDES)
-        registers = -(-needed // machine.register_step) * machine.register_step
-        local_bytes = limits.local_memory_bytes * machine.local_memories
-        by_local_memory = local_bytes // self.local_bytes if self.local_bytes else machine.work_items
-        by_registers = machine.registers // (self.items * registers)
-        return max(1, min(machine.work_items // self.items, by_registers, by_local_memory))
 
 
 def tile_bytes(number: Callable[[str], int]) -> int:

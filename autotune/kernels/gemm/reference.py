@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from autotune.kernels.gemm.problem import GemmProblem
 from autotune.model.draw import Draw
 from autotune.model.problem import NUMBER_TYPES
-from autotune.space.family import Case
+from autotune.space.case import Case
 
 Matrix = NDArray[np.float64]
 FAR_ABOVE_0, LARGE, EQUAL = REGIMES = ("numbers far above 0", "large numbers", "zeros and equal numbers")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from autotune.kernels.qgemm.blocks import dequantise, random_weights, rows_of
 from autotune.kernels.qgemm.problem import QGemmProblem
-from autotune.space.family import Case
+from autotune.space.case import Case
 
 Matrix = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.kernels.reduce.problem import ReduceProblem
-from autotune.space.family import Case
+from autotune.space.case import Case
 
 FAR_ABOVE_0, FAR_BELOW_0, EQUAL = REGIMES = ("numbers far above 0", "numbers far below 0", "zeros and equal numbers")
 

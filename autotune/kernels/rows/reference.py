@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from autotune.kernels.rows.plan import BASELINE, PLAN
 from autotune.kernels.rows.problem import RowsProblem
-from autotune.space.family import Case
+from autotune.space.case import Case
 
 Matrix = NDArray[np.float64]
 EPSILON = 2.0**-23

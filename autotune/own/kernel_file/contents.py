@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from autotune.errors import ProblemError
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Launch, Plan, Role, Scalar
-from autotune.own.kernel_file.format import ArgumentEntry, KernelFile
-from autotune.own.kernel_file.function import called, parameters
+from autotune.own.kernel_file.format import KernelFile
+from autotune.own.kernel_file.function import called
 from autotune.own.kernel_file.inputs import (
     as_stored,
     contents,
@@ -34,11 +34,15 @@ from autotune.own.kernel_file.regimes import (
     SPECIAL,
     draw,
     ends_of,
+    is_even,
+    is_random,
+    other_numbers,
+    plain_range,
     uneven,
 )
 from autotune.own.kernel_file.source import inside
 from autotune.own.kernel_file.usual_sizes import MOST_OF_SIZE, ROUNDINGS, Sizes, rounded
-from autotune.space.family import Case
+from autotune.space.case import Case
 
 RELATIVE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2}
 """Tolerances unless the file has one; integers must be equal."""
@@ -79,7 +83,7 @@ class FileCase(Case):
         """Which elements of an output are compared; None where all are."""
         nothing = dict.fromkeys(file.arguments.keys() - {b.name for b in plan.buffers} - passed.keys())
         numbers_of = {name: passed_value(entry, sizes) for name, entry in fixed.items()}
-        self._changed = _other_numbers(file) if regime == OTHER_NUMBERS else {}
+        self._changed = other_numbers(file) if regime == OTHER_NUMBERS else {}
         """Numbers that are passed in place of those of the file."""
         self._known: dict[str, Any] = {**nothing, **numbers_of, **sizes, **self._changed}
         numbers = np.random.default_rng(seed)
@@ -88,13 +92,13 @@ class FileCase(Case):
             entry = file.arguments[buffer.name]
             if buffer.role is Role.INPUT or entry.access == "inout":
                 known = {**self._known, **self._seen(inputs), "numbers": numbers}
-                if regime in REGIMES and _is_random(entry):
+                if regime in REGIMES and is_random(entry):
                     drawn = draw(regime, entry.special, numbers, buffer.elements, np.dtype(entry.element))
                 else:
                     drawn = contents(entry, file, known, numbers, buffer.elements, buffer.name)
-                    if regime == OTHER_CONTENTS and _is_even(entry):
+                    if regime == OTHER_CONTENTS and is_even(entry):
                         drawn = uneven(entry.fill, numbers, drawn)
-                    elif regime == ENDS and (ends := _plain_range(entry)):
+                    elif regime == ENDS and (ends := plain_range(entry)):
                         drawn = ends_of(drawn, numbers, *ends)
                 inputs[buffer.name] = drawn
             elif buffer.role is Role.OUTPUT:
@@ -336,47 +340,6 @@ class FileCase(Case):
                 in_row = np.count_nonzero(valid.reshape(-1, self._rows[output]), axis=1)
                 self._rows[output] = int(in_row.max()) if len({*in_row.tolist()} - {0}) == 1 else 0
         return values.reshape(-1)
-
-
-def regimes_of(file: KernelFile) -> tuple[str, ...]:
-    """Return the regimes of inputs for a file's kernels, none unless a function says what is right."""
-    if not file.reference.python:
-        return ()
-    entries = [entry for entry in file.arguments.values() if not entry.is_passed and entry.access in ("in", "inout")]
-    found = [*REGIMES] if any(map(_is_random, file.arguments.values())) else []
-    found += [OTHER_NUMBERS] if _other_numbers(file) else []
-    found += [OTHER_CONTENTS] if any(map(_is_even, entries)) else []
-    return (*found, *((ENDS,) if any(map(_plain_range, entries)) else ()))
-
-
-def _is_even(entry: ArgumentEntry) -> bool:
-    return entry.fill in ("zeros", "ones", "ramp") and not (entry.element and unit(entry.element))
-
-
-def _plain_range(entry: ArgumentEntry) -> tuple[float, ...]:
-    """Return the ends of an argument's range, lowest first; empty without one, or where they are formulas."""
-    bounds = tuple(bound for bound in entry.range or () if isinstance(bound, int | float))
-    return bounds if len(bounds) == 2 and entry.fill == "uniform" and not unit(entry.element) else ()
-
-
-def _is_random(entry: ArgumentEntry) -> bool:
-    """Return whether an argument has random numbers of which the file does not say how large they are."""
-    return (
-        entry.fill in ("uniform", "normal")
-        and not entry.range
-        and not entry.is_passed
-        and not (entry.element and unit(entry.element))
-        and entry.access != "scratch"
-    )
-
-
-def _other_numbers(file: KernelFile) -> dict[str, float]:
-    """Return changed values of those numbers that the file gives and the reference takes."""
-    taken = parameters(file, file.reference.python)
-    numbers = {name: entry.value for name, entry in file.arguments.items() if name in taken and "float" in entry.scalar}
-    return {
-        name: float(np.float16(0.75 * value + 0.5)) for name, value in numbers.items() if isinstance(value, int | float)
-    }
 
 
 def _is_held(values: NDArray[Any], kind: "np.dtype[Any]", is_finite: bool) -> bool:

@@ -6,104 +6,39 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from time import monotonic
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any
 
-from autotune.errors import ConfigurationError, ProblemError, UsageError, did_you_mean
+from autotune.errors import ConfigurationError, UsageError, did_you_mean
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
-from autotune.model.plan import Plan, Role
+from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
 from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, names_in
 from autotune.own.kernel_file.formula import checked, plan_formula
 from autotune.own.kernel_file.options import options_of
+from autotune.own.kernel_file.problem import LARGEST_SIZE, problem_type_of
 from autotune.own.kernel_file.reading import BESIDE_SIZES, parts, read_kernel_file
 from autotune.own.kernel_file.source import template_of
+from autotune.space.case import Case
 from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Case, Constraint, KernelFamily, Parameter
+from autotune.space.family import Algorithm, Constraint, KernelFamily, Parameter
 from autotune.space.plan_formula import STEP, PlanFormula, in_c
 
 if TYPE_CHECKING:
     from autotune.own.kernel_file.contents import FileCase
 
-LARGEST_SIZE = 2**31 - 1
 ALIGNED = 64
 """Sizes divisible by it suit any vector and most work-groups: what is wrong only there is missed at ragged sizes."""
 SLOW_CASE_S = 0.5
 """Inputs whose reference takes longer are kept, also when the device has no room for them."""
 KEPT_BYTES = 2**29
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileProblem(Problem):
-    """The sizes of a kernel file; each file has a subclass with a field for each size."""
-
-    file_family: ClassVar["FileFamily"]
-
-    def __post_init__(self) -> None:
-        for name, value in self.to_dict().items():
-            if not 1 <= int(value) <= LARGEST_SIZE:
-                raise ProblemError(f"{name} must be from 1 to {LARGEST_SIZE}, not {value}")
-
-    @property
-    def label(self) -> str:
-        return "x".join(map(str, self.size_vector))
-
-    @property
-    def flops(self) -> int:
-        return self._work("flops")
-
-    @property
-    def bytes_moved(self) -> int:
-        return self._work("bytes") or sum(b.size_bytes for b in self._operands)
-
-    def resized(self, sizes: Sequence[int]) -> Self:
-        return type(self)(**dict(zip(self.size_axes, sizes, strict=True)))
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse ``512,512`` in the order of the sizes, or ``m=512 n=512``, in which some may be left out."""
-        usual = cls.file_family.file.sizes
-        parts = [part for part in re.split(r"(?<=\d)x(?=\d)|[,\s]+", text.strip()[:1000]) if part]
-        named = [re.fullmatch(r"(?:(\w+)=)?([0-9]{1,10})", part) for part in parts]
-        if None in named or not parts:
-            raise ProblemError(f"{text[:80]!r} is not a shape", hint=f"write {cls.shape_format}")
-        pairs = [(found[1], int(found[2])) for found in named if found]
-        if all(name is None for name, _ in pairs):
-            if len(pairs) != len(usual):
-                raise ProblemError(f"{text[:80]!r} has {len(pairs)} sizes", hint=f"write {cls.shape_format}")
-            pairs = list(zip(usual, (value for _, value in pairs), strict=True))
-        for name, _ in pairs:
-            if name not in usual:
-                raise ProblemError(f"{text[:80]!r}: {cls.family} has the sizes {', '.join(usual)}")
-        return cls(**{**usual, **dict(pairs)})
-
-    def check_device(self, limits: DeviceLimits) -> None:
-        operands = {b.name: b.size_bytes for b in self._operands}
-        self.check_memory(operands, limits)
-        known = {**limits.constraint_values(), **self.constraint_values()}
-        for constraint in self.file_family.algorithms[0].constraints:
-            # What no parameter decides would leave no configuration.
-            if constraint.condition.names <= known.keys() and not constraint.condition(known):
-                raise ProblemError(f"{self.label} does not fit the device: {constraint.name}: {constraint.because}")
-
-    def is_constant(self, operand: str) -> bool:
-        return operand != ""
-
-    @property
-    def _operands(self) -> list[Any]:
-        family = self.file_family
-        return [b for b in family.plan(self, family.usual).buffers if b.role is not Role.VIEW]
-
-    def _work(self, name: str) -> int:
-        return int(_evaluated(getattr(self.file_family.file.work, name), self.to_dict(), f"work.{name}"))
 
 
 class FileFamily(KernelFamily):
@@ -120,7 +55,7 @@ class FileFamily(KernelFamily):
         self.name = file.name  # type: ignore[misc]
         self.space_version = _version(file)  # type: ignore[misc]
         self.meaning = file.meaning or f"kernels of {file.path.name}"  # type: ignore[misc]
-        self.problem_type = _problem_type(self, module)  # type: ignore[misc]
+        self.problem_type = problem_type_of(file, self, module)  # type: ignore[misc]
         usual = {name: file.default.get(name, values[0]) for name, values in file.parameters.items()}
         self.usual = Configuration.of(file.name, **usual)
         """The default configuration: what the application uses now."""
@@ -251,7 +186,7 @@ class FileFamily(KernelFamily):
 
     @cached_property
     def regimes(self) -> tuple[str, ...]:
-        from autotune.own.kernel_file.contents import regimes_of  # loads NumPy
+        from autotune.own.kernel_file.regimes import regimes_of  # loads NumPy
 
         return regimes_of(self.file)
 
@@ -354,26 +289,6 @@ def load_file(path: Path, module: str) -> FileFamily:
     return family
 
 
-def _problem_type(family: FileFamily, module: str) -> type[FileProblem]:
-    file = family.file
-    found: type[FileProblem] = dataclasses.make_dataclass(
-        "SizesOf" + "".join(part.capitalize() for part in file.name.split("_")),
-        [(name, int) for name in file.sizes],
-        bases=(FileProblem,),
-        frozen=True,
-        kw_only=True,
-        namespace={
-            "file_family": family,
-            "family": file.name,
-            "size_axes": tuple(file.sizes),
-            "shape_format": ",".join(file.sizes),
-            "shape_examples": (",".join(map(str, file.sizes.values())),),
-        },
-    )
-    found.__module__ = module  # by which it is pickled
-    return found
-
-
 def _version(file: KernelFile) -> int:
     """Return a number that changes with everything but the sources that gives a configuration its meaning."""
     meaning = (file.all_launches, file.arguments, file.defines, file.build_options)
@@ -403,12 +318,3 @@ def _product(formula: Formula) -> str:
 
 def _sizes(problem: Mapping[str, Any]) -> dict[str, int]:
     return {name: value for name, value in problem.items() if name not in BESIDE_SIZES}
-
-
-def _evaluated(formula: Formula, values: Mapping[str, Value], key: str) -> int:
-    if not isinstance(formula, str):
-        return formula
-    try:
-        return int(Expression(formula)(values))
-    except (ZeroDivisionError, TypeError) as error:
-        raise UsageError(f"{key}: {formula!r} cannot be evaluated for {dict(values)}") from error

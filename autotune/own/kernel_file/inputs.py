@@ -16,13 +16,16 @@ from autotune.model.problem import ELEMENT_TYPES
 from autotune.own.kernel_file.format import ArgumentEntry, KernelFile
 from autotune.own.kernel_file.function import called
 from autotune.own.kernel_file.reading import INDEX
-from autotune.own.kernel_file.regimes import usual_range
 from autotune.own.kernel_file.source import inside
 from autotune.space.expression import Expression
 
 
 def stored_type(element: str) -> "np.dtype[Any]":
     return np.dtype(ELEMENT_TYPES[element].stored or element)
+
+
+def usual_range(kind: "np.dtype[Any]") -> tuple[float, float]:
+    return (-1.0, 1.0) if kind.kind == "f" else (0.0, 15.0) if kind.kind == "u" else (-8.0, 8.0)
 
 
 def unit(element: str) -> int:

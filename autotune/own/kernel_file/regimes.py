@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.own.kernel_file.format import ArgumentEntry, KernelFile
+from autotune.own.kernel_file.function import parameters
+from autotune.own.kernel_file.inputs import unit, usual_range
+
 Draw = Callable[[np.random.Generator, int, "np.dtype[Any]"], NDArray[Any]]
 
 _MOST_UNSIGNED_BITS = 16
@@ -18,10 +22,6 @@ _MOST_LENGTH = 1000
 for what they point to, if it is too far, to be in a guard."""
 _LEAST_OF_LARGE = 4
 """Bytes of a float that holds more than half precision does."""
-
-
-def usual_range(kind: "np.dtype[Any]") -> tuple[float, float]:
-    return (-1.0, 1.0) if kind.kind == "f" else (0.0, 15.0) if kind.kind == "u" else (-8.0, 8.0)
 
 
 def _between(numbers: np.random.Generator, count: int, kind: "np.dtype[Any]", low: float, high: float) -> NDArray[Any]:
@@ -156,3 +156,44 @@ def draw(
     """Return random contents of an argument; it has no special ones unless `is_special`."""
     chosen = _usual if regime in SPECIAL and not is_special else REGIMES.get(regime, _usual)
     return chosen(numbers, count, kind)
+
+
+def regimes_of(file: KernelFile) -> tuple[str, ...]:
+    """Return the regimes of inputs for a file's kernels, none unless a function says what is right."""
+    if not file.reference.python:
+        return ()
+    entries = [entry for entry in file.arguments.values() if not entry.is_passed and entry.access in ("in", "inout")]
+    found = [*REGIMES] if any(map(is_random, file.arguments.values())) else []
+    found += [OTHER_NUMBERS] if other_numbers(file) else []
+    found += [OTHER_CONTENTS] if any(map(is_even, entries)) else []
+    return (*found, *((ENDS,) if any(map(plain_range, entries)) else ()))
+
+
+def is_even(entry: ArgumentEntry) -> bool:
+    return entry.fill in ("zeros", "ones", "ramp") and not (entry.element and unit(entry.element))
+
+
+def plain_range(entry: ArgumentEntry) -> tuple[float, ...]:
+    """Return the ends of an argument's range, lowest first; empty without one, or where they are formulas."""
+    bounds = tuple(bound for bound in entry.range or () if isinstance(bound, int | float))
+    return bounds if len(bounds) == 2 and entry.fill == "uniform" and not unit(entry.element) else ()
+
+
+def is_random(entry: ArgumentEntry) -> bool:
+    """Return whether an argument has random numbers of which the file does not say how large they are."""
+    return (
+        entry.fill in ("uniform", "normal")
+        and not entry.range
+        and not entry.is_passed
+        and not (entry.element and unit(entry.element))
+        and entry.access != "scratch"
+    )
+
+
+def other_numbers(file: KernelFile) -> dict[str, float]:
+    """Return changed values of those numbers that the file gives and the reference takes."""
+    taken = parameters(file, file.reference.python)
+    numbers = {name: entry.value for name, entry in file.arguments.items() if name in taken and "float" in entry.scalar}
+    return {
+        name: float(np.float16(0.75 * value + 0.5)) for name, value in numbers.items() if isinstance(value, int | float)
+    }

@@ -15,7 +15,7 @@ from autotune.phone.bundle.note import Task
 from autotune.phone.bundle.result import Record
 from autotune.phone.bundle.script import read_back, too_large
 from autotune.search.knowledge import Knowledge
-from autotune.space.family import Case
+from autotune.space.case import Case
 
 MOST_WORK = 2.0**48
 """Floating point operations of a problem, times its outputs to be judged."""
