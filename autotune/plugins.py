@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "devices": ("autotune.cli.devices", "autotune.cli.doctor"),
     "tuning": (
-        "autotune.cli.run", "autotune.cli.presets", "autotune.cli.verify", "autotune.cli.status",
+        "autotune.cli.run", "autotune.cli.model", "autotune.cli.presets", "autotune.cli.verify", "autotune.cli.status",
         "autotune.service.cli.report", "autotune.cli.compile",
     ),
     "kernels of your own": (

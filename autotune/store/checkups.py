@@ -1,4 +1,4 @@
-"""What is stored about a device besides trials: its checkup, and faults from imported tables."""
+"""What is stored about a device besides trials: its checkup, its measured rates, and faults from imported tables."""
 
 import hashlib
 import json
@@ -9,6 +9,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from autotune.codec import parse, read, write
 from autotune.model.checkup import PROBES_VERSION, Checkup
 from autotune.model.device import Device, DeviceLimits, Fault
+from autotune.model.rates import Rates
 from autotune.store.models import Base, DeviceRow, device_row, insert_once, parsed, plain_text
 from autotune.store.transactions import Transactions, writes
 
@@ -30,8 +31,22 @@ class CheckupRow(Base):
     """JSON of Checkup."""
 
 
+class RatesRow(Base):
+    """The rates of one device under one driver."""
+
+    __tablename__ = "rates"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64), unique=True)
+    """As that of a checkup."""
+    device: Mapped[str] = mapped_column(Text)
+    """Slug."""
+    document: Mapped[str] = mapped_column(Text)
+    """JSON of Rates."""
+
+
 class CheckupLedger(Transactions):
-    """The part of a store that holds checkups, which newer ones replace."""
+    """The part of a store that holds checkups and rates, which newer ones replace."""
 
     def checkup(self, device: Device) -> Checkup | None:
         """Return the checkup of a device under its driver by the current version of the probes; None without one."""
@@ -55,6 +70,20 @@ class CheckupLedger(Transactions):
         if not insert_once(session.connection(), row, "fingerprint"):
             found = {"probes_version": row.probes_version, "document": row.document}
             session.execute(update(CheckupRow).filter_by(fingerprint=row.fingerprint).values(found))
+
+    def rates(self, device: Device) -> Rates | None:
+        """Return the measured rates of a device under its driver; None without any."""
+        query = select(RatesRow.document).where(RatesRow.fingerprint == _fingerprint(device))
+        document = self.read(lambda session: session.scalars(query).one_or_none())
+        return read(Rates, parse(document)) if document is not None else None
+
+    @writes
+    def keep_rates(self, session: Session, device: Device, rates: Rates) -> None:
+        """Store rates, replacing earlier ones of the same device and driver."""
+        document = plain_text(json.dumps(write(rates)))
+        row = RatesRow(fingerprint=_fingerprint(device), device=device.slug, document=document)
+        if not insert_once(session.connection(), row, "fingerprint"):
+            session.execute(update(RatesRow).filter_by(fingerprint=row.fingerprint).values(document=document))
 
     def imported_faults(self, device: Device) -> list[Fault]:
         """Return the faults of a device's driver that imported tables list."""

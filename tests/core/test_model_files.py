@@ -1,0 +1,754 @@
+"""Networks of published configurations, ONNX graphs and GGUF headers against counts by hand; hostile files."""
+
+import json
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import UsageError
+from autotune.kernels import find_family
+from autotune.kernels.gguf_header import TYPES, bytes_of
+from autotune.kernels.presets import read_shapes
+from autotune.networks import Network, Operation, Step, Wanted, read_network
+from autotune.networks.onnx_graph import MAX_FIELD, without_weights
+from factories import Run
+from gguf_files import model_file
+
+
+def read(path: Path, **wanted: Any) -> Network:
+    return read_network(path, Wanted(**wanted))
+
+
+def configured(folder: Path, members: dict[str, Any], **wanted: Any) -> Network:
+    (folder / "config.json").write_text(json.dumps(members))
+    return read(folder, **wanted)
+
+
+def product_flops(step: Step) -> int:
+    return sum(one.flops for one in step.operations if one.family in ("gemm", "qgemm"))
+
+
+def calls(step: Step, family: str) -> dict[str, int]:
+    return {one.shape: one.calls for one in step.operations if one.family == family}
+
+
+def labelled(step: Step, label: str) -> Operation:
+    (found,) = (one for one in step.operations if label in one.label.split(", "))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A decoder as it was published; `vectors` are its parameters that are no matrices but that of the vocabulary."""
+
+    config: dict[str, Any]
+    parameters: int
+    vectors: int
+    attention: dict[str, int]
+    """Of one token with 1000 in the cache."""
+    unused: int = 0
+    """Parameters of the experts that a token does not use."""
+    is_tied: bool = False
+    rows: dict[str, int] = field(default_factory=dict)
+
+
+def llama(hidden: int, layers: int, heads: int, keys: int, between: int, words: int, **others: Any) -> dict[str, Any]:
+    return {
+        "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": keys, "intermediate_size": between, "vocab_size": words, **others,
+    }  # fmt: skip
+
+
+DECODERS = {
+    "Llama-3.2-1B": Published(
+        config=llama(2048, 16, 32, 8, 8192, 128256, head_dim=64, tie_word_embeddings=True),
+        parameters=1_235_814_400, vectors=33 * 2048, attention={"32/8,1,1000,64 causal": 16}, is_tied=True,
+        rows={"1x2048 rms_norm_weight": 33, "1x8192 swiglu": 16, "1x2048 rope_halves heads=32": 16,
+              "1x512 rope_halves heads=8": 16},
+    ),
+    "Llama-2-7B": Published(
+        config=llama(4096, 32, 32, 32, 11008, 32000, torch_dtype="float16"),
+        parameters=6_738_415_616, vectors=65 * 4096, attention={"32,1,1000,128 causal float16": 32},
+    ),
+    "Mistral-7B-v0.1": Published(
+        config=llama(4096, 32, 32, 8, 14336, 32000, model_type="mistral", sliding_window=512),
+        parameters=7_241_732_096, vectors=65 * 4096, attention={"32/8,1,1000,128 causal window=512": 32},
+    ),
+    "Mixtral-8x7B": Published(
+        config=llama(4096, 32, 32, 8, 14336, 32000, model_type="mixtral", num_local_experts=8, num_experts_per_tok=2),
+        parameters=46_702_792_704, vectors=65 * 4096, attention={"32/8,1,1000,128 causal": 32},
+        unused=32 * 6 * 3 * 4096 * 14336,
+        rows={"1x4096 rms_norm_weight": 65, "1x8 softmax": 32, "2x14336 swiglu": 32,
+              "1x4096 rope_halves heads=32": 32, "1x1024 rope_halves heads=8": 32},
+    ),
+    "Qwen2-0.5B": Published(
+        config=llama(896, 24, 14, 2, 4864, 151936, model_type="qwen2", tie_word_embeddings=True, sliding_window=32768,
+                     use_sliding_window=False),
+        parameters=494_032_768, vectors=49 * 896 + 24 * (896 + 2 * 128), is_tied=True,
+        attention={"14/2,1,1000,64 causal": 24},
+    ),
+    "Qwen3-0.6B": Published(
+        config=llama(1024, 28, 16, 8, 3072, 151936, model_type="qwen3", head_dim=128, tie_word_embeddings=True),
+        parameters=596_049_920, vectors=28 * (2 * 1024 + 256) + 1024, is_tied=True,
+        attention={"16/8,1,1000,128 causal": 28},
+        rows={"1x1024 rms_norm_weight": 57, "16x128 rms_norm_weight": 28, "8x128 rms_norm_weight": 28,
+              "1x3072 swiglu": 28, "1x2048 rope_halves heads=16": 28, "1x1024 rope_halves heads=8": 28},
+    ),
+    "Qwen3-30B-A3B": Published(
+        config=llama(2048, 48, 32, 4, 6144, 151936, model_type="qwen3_moe", head_dim=128, num_experts=128,
+                     num_experts_per_tok=8, moe_intermediate_size=768),
+        parameters=30_532_122_624, vectors=48 * (2 * 2048 + 256) + 2048, unused=48 * 120 * 3 * 2048 * 768,
+        attention={"32/4,1,1000,128 causal": 48},
+    ),
+    "Qwen1.5-MoE-A2.7B": Published(
+        config=llama(2048, 24, 16, 16, 5632, 151936, model_type="qwen2_moe", num_experts=60, num_experts_per_tok=4,
+                     moe_intermediate_size=1408, shared_expert_intermediate_size=5632, sliding_window=32768),
+        parameters=14_315_784_192, vectors=49 * 2048 + 24 * (3 * 2048 + 2048), unused=24 * 56 * 3 * 2048 * 1408,
+        attention={"16,1,1000,128 causal": 24},
+    ),
+    "Gemma-2B": Published(
+        config=llama(2048, 18, 8, 1, 16384, 256000, model_type="gemma", head_dim=256),
+        parameters=2_506_172_416, vectors=37 * 2048, is_tied=True, attention={"8/1,1,1000,256 causal": 18},
+    ),
+    "Gemma-2-2B": Published(
+        config=llama(2304, 26, 8, 4, 9216, 256000, model_type="gemma2", head_dim=256, sliding_window=512,
+                     attn_logit_softcapping=50.0),
+        parameters=2_614_341_888, vectors=26 * 4 * 2304 + 2304, is_tied=True,
+        attention={"8/4,1,1000,256 causal capped": 13, "8/4,1,1000,256 causal capped window=512": 13},
+    ),
+    "Gemma-3-1B": Published(
+        config=llama(1152, 26, 4, 1, 6912, 262144, model_type="gemma3_text", head_dim=256, sliding_window=512),
+        parameters=999_885_952, vectors=26 * (4 * 1152 + 512) + 1152, is_tied=True,
+        attention={"4/1,1,1000,256 causal": 4, "4/1,1,1000,256 causal window=512": 22},
+    ),
+    "Phi-3-mini": Published(
+        config=llama(3072, 32, 32, 32, 8192, 32064, model_type="phi3"),
+        parameters=3_821_079_552, vectors=65 * 3072, attention={"32,1,1000,96 causal": 32},
+        rows={"1x3072 rms_norm_weight": 65, "1x8192 swiglu_halves": 32, "1x3072 rope_halves heads=32": 64},
+    ),
+    "Phi-2": Published(
+        config=llama(2560, 32, 32, 32, 10240, 51200, model_type="phi", partial_rotary_factor=0.4),
+        parameters=2_779_683_840, vectors=32 * (2 * 2560 + 4 * 2560 + 10240 + 2560) + 2 * 2560 + 51200,
+        attention={"32,1,1000,80 causal": 32}, rows={"1x2560 layer_norm": 33},
+    ),
+    "GPT-2": Published(
+        config={"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257},
+        parameters=124_439_808, vectors=1024 * 768 + 12 * (4 * 768 + 2304 + 768 + 3072 + 768) + 2 * 768, is_tied=True,
+        attention={"12,1,1000,64 causal": 12}, rows={"1x768 layer_norm": 25},
+    ),
+    "OPT-125M": Published(
+        config={"model_type": "opt", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+                "ffn_dim": 3072, "vocab_size": 50272},
+        parameters=125_239_296, vectors=2050 * 768 + 12 * (4 * 768 + 4 * 768 + 3072 + 768) + 2 * 768, is_tied=True,
+        attention={"12,1,1000,64 causal": 12}, rows={"1x768 layer_norm": 25},
+    ),
+    "Pythia-160M": Published(
+        config=llama(768, 12, 12, 12, 3072, 50304, model_type="gpt_neox", rotary_pct=0.25),
+        parameters=162_322_944, vectors=12 * (4 * 768 + 2304 + 768 + 3072 + 768) + 2 * 768,
+        attention={"12,1,1000,64 causal": 12}, rows={"1x768 layer_norm": 25},
+    ),
+    "StarCoder2-3B": Published(
+        config=llama(3072, 30, 24, 2, 12288, 49152, model_type="starcoder2", sliding_window=4096),
+        parameters=3_030_371_328, vectors=30 * (4 * 3072 + 3072 + 512 + 3072 + 12288 + 3072) + 2 * 3072, is_tied=True,
+        attention={"24/2,1,1000,128 causal": 30},
+    ),
+    "OLMo-2-1B": Published(
+        config=llama(2048, 16, 16, 16, 8192, 100352, model_type="olmo2"),
+        parameters=1_484_916_736, vectors=16 * 4 * 2048 + 2048, attention={"16,1,1000,128 causal": 16},
+    ),
+    "StableLM-2-1.6B": Published(
+        config=llama(2048, 24, 32, 32, 5632, 100352, model_type="stablelm", partial_rotary_factor=0.25),
+        parameters=1_644_515_328, vectors=24 * (4 * 2048 + 3 * 2048) + 2 * 2048, attention={"32,1,1000,64 causal": 24},
+        rows={"1x2048 layer_norm": 49, "1x5632 swiglu": 24},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders_multiply_by_every_published_parameter(name: str, tmp_path: Path) -> None:
+    model = DECODERS[name]
+    (step,) = configured(tmp_path, model.config, depth=1000).steps
+    embeddings = model.config["vocab_size"] * model.config.get("hidden_size", model.config.get("n_embd"))
+    matrices = model.parameters - model.vectors - (0 if model.is_tied else embeddings)
+    assert product_flops(step) == 2 * (matrices - model.unused)
+    assert calls(step, "attention") == model.attention
+    if model.rows:
+        assert calls(step, "rows") == model.rows
+
+
+def test_a_prompt_reads_all_tokens_and_has_one_output(tmp_path: Path) -> None:
+    read_128, one = configured(tmp_path, DECODERS["Llama-3.2-1B"].config, prompt=128, depth=1000).steps
+    layers = 16 * (2048 * 2048 * 2 + 2 * 512 * 2048 + 3 * 2048 * 8192)
+    assert product_flops(read_128) == 2 * (128 * layers + 128256 * 2048)
+    assert product_flops(one) == 2 * (layers + 128256 * 2048)
+    assert calls(read_128, "attention") == {"32/8,128,128,64 causal": 16}
+    assert labelled(read_128, "query").shape == "128x2048x2048 nt constant=b"
+    assert labelled(read_128, "query").calls == 32  # with the products after attention
+    assert (read_128.amount, read_128.units, one.amount) == (128, "tokens", 1)
+    # Three reads and one write of a prompt's rows, four bytes each, in two additions of each layer.
+    assert labelled(read_128, "add").bytes_moved == 32 * 128 * 2048 * 3 * 4
+
+
+def test_memory_of_a_network(tmp_path: Path) -> None:
+    network = configured(tmp_path, {**DECODERS["Llama-2-7B"].config, "torch_dtype": "float16"}, depth=4096)
+    assert network.weight_bytes == 2 * (6_738_415_616 - 65 * 4096)
+    assert network.cache_bytes == 2 * 32 * 32 * 128 * 4096 * 2
+    gemma = configured(tmp_path, DECODERS["Gemma-3-1B"].config, depth=4096)
+    assert gemma.cache_bytes == 4 * 2 * 256 * (4 * 4096 + 22 * 512)
+
+
+def test_weights_of_four_bits_are_quantised_products(tmp_path: Path) -> None:
+    told = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+    (step,) = configured(tmp_path, {**DECODERS["Llama-2-7B"].config, "quantization_config": told}, depth=10).steps
+    assert calls(step, "qgemm") == {
+        "4096x1x4096 int4z-g128": 128, "11008x1x4096 int4z-g128": 64, "4096x1x11008 int4z-g128": 32,
+    }  # fmt: skip
+    assert calls(step, "gemm") == {"1x32000x4096 nt float16 constant=b": 1}
+    other = {"quant_method": "hqq", "bits": 3}
+    network = configured(tmp_path, {**DECODERS["Llama-2-7B"].config, "quantization_config": other}, depth=10)
+    assert network.notes == ("float16 stands for weights quantised by hqq",)
+
+
+BERT = {
+    "model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "intermediate_size": 3072, "vocab_size": 30522,
+}  # fmt: skip
+ENCODERS = {
+    "BERT": (BERT, 109_482_240 - (30522 + 512 + 2) * 768 - 25 * 2 * 768 - 12 * (5 * 768 + 3072) - 768, 1),
+    "RoBERTa": ({**BERT, "model_type": "roberta", "vocab_size": 50265},
+                124_645_632 - (50265 + 514 + 1) * 768 - 25 * 2 * 768 - 12 * (5 * 768 + 3072) - 768, 1),
+    "DistilBERT": ({"model_type": "distilbert", "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072,
+                    "vocab_size": 30522},
+                   66_362_880 - (30522 + 512) * 768 - 13 * 2 * 768 - 6 * (5 * 768 + 3072), 0),
+}  # fmt: skip
+"""A configuration, its published parameters that are matrices, and how many poolers these include."""
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_of_text(name: str, tmp_path: Path) -> None:
+    config, matrices, poolers = ENCODERS[name]
+    (step,) = configured(tmp_path, config, prompt=128, batch=4).steps
+    assert product_flops(step) == 2 * (512 * (matrices - poolers * 768**2) + 4 * poolers * 768**2)
+    layers = 6 if name == "DistilBERT" else 12
+    assert calls(step, "attention") == {"12,128,128,64 batch=4": layers}
+    assert calls(step, "rows") == {"512x768 layer_norm": 2 * layers + 1}
+    assert (step.amount, labelled(step, "gelu").problem) == (512, None)
+
+
+VIT = {
+    "model_type": "vit", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "image_size": 224,
+    "intermediate_size": 3072, "patch_size": 16, "id2label": {str(n): "" for n in range(1000)},
+}  # fmt: skip
+
+
+def test_a_vision_transformer(tmp_path: Path) -> None:
+    (step,) = configured(tmp_path, VIT, batch=2).steps
+    layers = 12 * (4 * 768**2 + 2 * 768 * 3072)
+    vectors = 768 + 197 * 768 + 768 + 12 * (4 * 768 + 3072 + 768 + 4 * 768) + 2 * 768 + 1000
+    assert layers + 768 * 3 * 16**2 + 768 * 1000 + vectors == 86_567_656  # as published
+    assert product_flops(step) == 2 * (2 * 197 * layers + 2 * 768 * 1000)
+    assert calls(step, "conv") == {"2,224,224,3,768,16x16 stride=16 layout=nchw bias": 1}
+    assert calls(step, "attention") == {"12,197,197,64 batch=2": 12}
+    (larger,) = configured(tmp_path, VIT, image=(384, 512)).steps
+    assert calls(larger, "attention") == {f"12,{24 * 32 + 1},{24 * 32 + 1},64": 12}
+    with pytest.raises(UsageError, match="has no patch of 16x16"):
+        configured(tmp_path, VIT, image=(8, 8))
+
+
+def test_whisper_hears_once_and_writes_tokens(tmp_path: Path) -> None:
+    config = {
+        "model_type": "whisper", "d_model": 384, "encoder_layers": 4, "decoder_layers": 4, "num_mel_bins": 80,
+        "encoder_attention_heads": 6, "decoder_attention_heads": 6, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536,
+        "vocab_size": 51865, "max_source_positions": 1500,
+    }  # fmt: skip
+    encoder, decoder = configured(tmp_path, config, depth=100).steps
+    d = 384
+    matrices = 4 * (4 * d * d + 8 * d * d) + 4 * (8 * d * d + 8 * d * d) + 51865 * d
+    vectors = 1948 * d + 3 * 80 * d + 3 * d * d + 2 * d + 4 * (3 * d + 4 * d + 5 * d) + 4 * (6 * d + 6 * d + 5 * d)
+    assert matrices + vectors + 4 * d == 37_760_640  # as published
+    assert product_flops(encoder) == 2 * 1500 * (4 * 12 * d * d + 4 * 2 * d * d)
+    assert product_flops(decoder) == 2 * (4 * (6 * d * d + 8 * d * d) + 51865 * d)
+    assert calls(encoder, "conv") == {
+        "1,1,3000,80,384,1x3 pad=0:1:0:1 layout=nchw bias": 1,
+        "1,1,3000,384,384,1x3 stride=1x2 pad=0:1:0:1 layout=nchw bias": 1,
+    }
+    assert calls(decoder, "attention") == {"6,1,100,64 causal": 4, "6,1,1500,64": 4}
+    assert (encoder.amount, encoder.units) == (1, "windows")
+
+
+@pytest.mark.parametrize("gate", ["relu", "gated-gelu"])
+def test_t5(gate: str, tmp_path: Path) -> None:
+    config = {
+        "model_type": "t5", "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8,
+        "vocab_size": 32128, "feed_forward_proj": gate,
+    }  # fmt: skip
+    encoder, decoder = configured(tmp_path, config, prompt=64, depth=20).steps
+    feed_forward = (3 if gate == "gated-gelu" else 2) * 512 * 2048
+    if gate == "relu":
+        layers = 6 * (4 * 512 * 512 + feed_forward) + 6 * (8 * 512 * 512 + feed_forward)
+        assert layers + 32128 * 512 + 2 * 32 * 8 + 32 * 512 == 60_506_624  # as published
+    assert product_flops(encoder) == 2 * 64 * (6 * (4 * 512 * 512 + feed_forward) + 6 * 2 * 512 * 512)
+    assert product_flops(decoder) == 2 * (6 * (6 * 512 * 512 + feed_forward) + 32128 * 512)
+    assert calls(decoder, "attention") == {"8,1,20,64 causal mask": 6, "8,1,64,64": 6}
+    assert calls(decoder, "rows") == {"1x512 rms_norm_weight": 19}
+
+
+RESNET = {
+    "model_type": "resnet", "num_channels": 3, "embedding_size": 64, "hidden_sizes": [256, 512, 1024, 2048],
+    "depths": [3, 4, 6, 3], "layer_type": "bottleneck", "id2label": {str(n): "" for n in range(1000)},
+}  # fmt: skip
+
+
+def convolution_weights(step: Step) -> int:
+    """Weights of all convolutions, computed from their shapes."""
+    found = 0
+    for shape, count in calls(step, "conv").items():
+        sizes, *words = shape.split(" ")
+        channels, filters, window = sizes.split(",")[3:]
+        height, width = window.split("x")
+        groups = next((int(word[7:]) for word in words if word.startswith("groups=")), 1)
+        found += count * int(channels) * int(filters) // groups * int(height) * int(width)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("config", "published", "norms", "multiply_adds"),
+    [
+        (RESNET, 25_557_032, 26_560, 4_089_184_256),
+        ({**RESNET, "layer_type": "basic", "hidden_sizes": [64, 128, 256, 512], "depths": [2, 2, 2, 2]},
+         11_689_512, 4_800, 1_814_073_344),
+    ],
+)  # fmt: skip
+def test_resnets(config: dict[str, Any], published: int, norms: int, multiply_adds: int, tmp_path: Path) -> None:
+    (step,) = configured(tmp_path, config).steps
+    width = config["hidden_sizes"][-1]
+    assert convolution_weights(step) == published - 2 * norms - 1000 * (width + 1)
+    assert sum(one.flops for one in step.operations if one.family in ("conv", "gemm")) == 2 * multiply_adds
+    assert "1,224,224,3,64,7x7 stride=2 pad=3 layout=nchw bias relu" in calls(step, "conv")
+    assert calls(step, "reduce") == {f"{width}x49 mean": 1}
+    assert sum(calls(step, "conv").values()) == {512: 20, 2048: 53}[width]
+
+
+def test_mobilenets(tmp_path: Path) -> None:
+    labels = {"id2label": {str(n): "" for n in range(1000)}}
+    (second,) = configured(tmp_path, {"model_type": "mobilenet_v2", "depth_multiplier": 1.0, **labels}).steps
+    assert convolution_weights(second) == 3_504_872 - 2 * 17_056 - 1000 * 1281  # as published, less norms
+    assert sum(one.flops for one in second.operations if one.family in ("conv", "gemm")) == 2 * 300_774_272
+    shapes = calls(second, "conv")
+    assert shapes["1,224,224,3,32,3x3 stride=2 pad=0:0:1:1 layout=nchw bias relu6"] == 1
+    assert shapes["1,14,14,384,384,3x3 pad=1 groups=384 layout=nchw bias relu6"] == 4
+    assert sum(shapes.values()) == 52 and labelled(second, "add").calls == 10
+    (first,) = configured(tmp_path, {"model_type": "mobilenet_v1", "depth_multiplier": 1.0, **labels}).steps
+    assert convolution_weights(first) == 4_231_976 - 2 * 10_944 - 1000 * 1025  # as published, less norms
+    assert sum(one.flops for one in first.operations if one.family in ("conv", "gemm")) == 2 * 568_740_352
+
+
+# GGUF
+
+
+def llama_tensors(
+    layers: int, hidden: int, keys: int, between: int, words: int
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {
+        "token_embd.weight": ("Q6_K", (hidden, words)), "output_norm.weight": ("F32", (hidden,)),
+    }  # fmt: skip
+    for layer in range(layers):
+        sizes = {"attn_q": (hidden, hidden), "attn_k": (hidden, keys), "attn_v": (hidden, keys),
+                 "attn_output": (hidden, hidden), "ffn_gate": (hidden, between), "ffn_up": (hidden, between),
+                 "ffn_down": (between, hidden)}  # fmt: skip
+        tensors |= {f"blk.{layer}.{name}.weight": ("Q4_0", shape) for name, shape in sizes.items()}
+        tensors |= {f"blk.{layer}.{name}.weight": ("F32", (hidden,)) for name in ("attn_norm", "ffn_norm")}
+    return tensors
+
+
+NUMBERS: dict[str, int | list[int]] = {
+    "block_count": 2, "embedding_length": 512, "attention.head_count": 8, "attention.head_count_kv": [2, 2],
+    "feed_forward_length": 1024, "rope.dimension_count": 64,
+}  # fmt: skip
+
+
+def test_a_gguf_file_of_a_llama(tmp_path: Path) -> None:
+    path = model_file(tmp_path, llama_tensors(2, 512, 128, 1024, 2048), numbers=NUMBERS)
+    prompt, one = read(path, prompt=16, depth=300).steps
+    layers = 2 * (2 * 512 * 512 + 2 * 512 * 128 + 3 * 512 * 1024)
+    assert product_flops(prompt) == 2 * (16 * layers + 2048 * 512)
+    assert calls(one, "qgemm") == {
+        "512x1x512 q4_0": 4, "128x1x512 q4_0": 4, "1024x1x512 q4_0": 4, "512x1x1024 q4_0": 2, "2048x1x512 q6_k": 1,
+    }  # fmt: skip
+    assert calls(one, "attention") == {"8/2,1,300,64 causal kv=float16": 2}
+    assert calls(prompt, "rows") == {
+        "16x512 rms_norm_weight": 4, "1x512 rms_norm_weight": 1, "16x512 rope heads=8": 2, "16x128 rope heads=2": 2,
+        "16x1024 swiglu": 2,
+    }  # fmt: skip
+    network = read(path, depth=300)
+    assert network.weight_bytes == layers * 18 // 32 + 2048 * 512 * 210 // 256 + 5 * 512 * 4
+    assert network.cache_bytes == 2 * 300 * 2 * 2 * 64 * 2
+    assert not network.notes
+
+
+def test_experts_windows_and_sinks_of_gguf_files(tmp_path: Path) -> None:
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {
+        "blk.0.ffn_gate_exps.weight": ("MXFP4", (512, 1024, 32)),
+        "blk.0.ffn_up_exps.weight": ("MXFP4", (512, 1024, 32)),
+        "blk.0.ffn_down_exps.weight": ("MXFP4", (1024, 512, 32)),
+        "blk.0.ffn_gate_inp.weight": ("F32", (512, 32)),
+        "blk.0.attn_sinks.weight": ("F32", (8,)),
+        "blk.0.attn_q_norm.weight": ("F32", (64,)),
+        "blk.0.post_attention_norm.weight": ("F32", (512,)),
+    }
+    numbers = {**NUMBERS, "attention.sliding_window": 128, "expert_feed_forward_length": 1024}
+    path = model_file(tmp_path, tensors, used=4, architecture="gpt-oss", numbers=numbers)
+    (step,) = read(path, depth=200).steps
+    assert calls(step, "qgemm") == {"1024x4x512 mxfp4 experts=32": 2, "512x4x1024 mxfp4 experts=32": 1}
+    assert calls(step, "gemm") == {"1x32x512 nt constant=b": 1}
+    rows = calls(step, "rows")
+    assert rows["8x64 rms_norm_weight"] == rows["1x32 softmax"] == rows["4x1024 swiglu"] == 1
+    assert calls(step, "attention") == {
+        "8/2,1,200,64 causal sinks kv=float16": 1, "8/2,1,200,64 causal sinks kv=float16 window=128": 1,
+    }  # fmt: skip
+    assert labelled(step, "sorting by experts").problem is None
+
+
+def test_what_a_gguf_file_has_without_kernels_is_listed(tmp_path: Path) -> None:
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {
+        "blk.0.ssm_conv1d.weight": ("F32", (4, 1024)), "blk.0.ssm_in.weight": ("IQ4_XS", (512, 2048)),
+        "blk.0.ffn_up.weight": ("I8", (512, 1024)),
+    }  # fmt: skip
+    network = read(model_file(tmp_path, tensors, architecture="mamba", numbers=NUMBERS), depth=10)
+    (step,) = network.steps
+    assert labelled(step, "ssm_conv1d").family == "" and labelled(step, "ssm_in").shape == "2048x1x512 q4_k"
+    assert labelled(step, "ffn_up in I8").flops == 2 * 512 * 1024
+    assert network.notes == ("q4_k stands for IQ4_XS", "blk.0.ffn_up.weight: there are no kernels for I8")
+
+
+def test_bytes_of_types_are_those_of_the_gguf_package() -> None:
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+    for number, name in TYPES.items():
+        block, size = GGML_QUANT_SIZES[GGMLQuantizationType(number)]
+        assert bytes_of(name, 512) == 512 // block * size, name
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({}, "does not tell llama.block_count"),
+        ({**NUMBERS, "attention.head_count": 2**31}, "tells of attention.head_count"),
+        ({**NUMBERS, "attention.head_count_kv": [-5, -7]}, "tells of attention.head_count_kv"),
+    ],
+)
+def test_hostile_values_of_gguf_files(numbers: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"model.gguf: .*{message}"):
+        read(model_file(tmp_path, llama_tensors(1, 512, 128, 1024, 2048), numbers=numbers), depth=10)
+
+
+# safetensors
+
+
+def safetensors_file(path: Path, tensors: Mapping[str, tuple[str, Sequence[int]]]) -> Path:
+    header = {
+        name: {"dtype": dtype, "shape": shape, "data_offsets": [0, 0]} for name, (dtype, shape) in tensors.items()
+    }
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text)
+    return path
+
+
+def test_headers_tell_the_type_and_are_compared(tmp_path: Path) -> None:
+    config = llama(64, 1, 4, 2, 128, 1000, tie_word_embeddings=True)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    sizes = {"q_proj": (64, 64), "k_proj": (32, 64), "v_proj": (32, 64), "o_proj": (64, 64), "gate_proj": (128, 64),
+             "up_proj": (128, 64), "down_proj": (64, 128)}  # fmt: skip
+    tensors = {f"model.layers.0.{name}.weight": ("F16", shape) for name, shape in sizes.items()}
+    path = safetensors_file(tmp_path / "model-1.safetensors", tensors)
+    safetensors_file(tmp_path / "model-2.safetensors", {"model.embed_tokens.weight": ("F16", (1000, 64))})
+    network = read(tmp_path, depth=100)
+    weights = 2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64
+    assert (network.notes, network.weight_bytes) == ((), 2 * (weights + 64000))
+    assert labelled(network.steps[0], "gate").shape == "1x128x64 nt float16 constant=b"
+    assert read(path, depth=100).weight_bytes == 2 * weights
+    del tensors["model.layers.0.up_proj.weight"]
+    safetensors_file(path, tensors)
+    assert read(tmp_path, depth=100).notes == ("the files have 2 tensors of 64 x 128, the configuration tells of 3",)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "ends within its header"),
+        (struct.pack("<Q", 2**60), "has a header of 1152921504606846976 bytes"),
+        (struct.pack("<Q", 100) + b"{}", "ends within its header"),
+        (struct.pack("<Q", 2) + b"[]", "must be an object"),
+        (struct.pack("<Q", 5) + b"{nope", "not JSON"),
+        (struct.pack("<Q", 200_000) + b"[" * 200_000, "nested too deeply"),
+        (struct.pack("<Q", 34) + b'{"a":{"dtype":"F16","shape":[-1]}}', "data_offsets is missing"),
+        (struct.pack("<Q", 55) + b'{"a":{"dtype":"F16","shape":[-1],"data_offsets":[0,1]}}', "is no shape"),
+        (struct.pack("<Q", 55) + b'{"a":{"dtype":"F16","shape":"xy","data_offsets":[0,1]}}', "is no shape"),
+    ],
+)
+def test_hostile_safetensors(data: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(BERT))
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=f"model.safetensors: .*{message}"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[]", "must be an object"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"model_type": "unheard"}', "unknown model_type 'unheard'"),
+        ('{"model_type": 7}', "unknown model_type ''"),
+        ('{"model_type": "llama"}', "does not tell hidden_size"),
+        (json.dumps({**BERT, "hidden_size": -4}), "hidden_size is '-4'"),
+        (json.dumps({**BERT, "hidden_size": 1e30}), "hidden_size is '1e"),
+        (json.dumps({**BERT, "hidden_size": True}), "hidden_size is 'True'"),
+        (json.dumps({**BERT, "num_hidden_layers": 0}), "num_hidden_layers is '0'"),
+        (json.dumps({**RESNET, "depths": [1] * 100}), "depths is no list"),
+        (json.dumps({**RESNET, "hidden_sizes": [2**40]}), "hidden_sizes is '1099511627776'"),
+        (json.dumps({"model_type": "gemma3", "text_config": 3}), "has no text_config"),
+        ('{"model_type": "llama", "model_type": "bert"}', "occurs twice"),
+    ],
+)
+def test_hostile_configurations(config: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(UsageError, match=f"config.json: .*{message}"):
+        read(tmp_path, depth=1)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no model that can be read"):
+        read(tmp_path / "model.pt")
+    with pytest.raises(UsageError, match=r"config.json: cannot be read"):
+        read(tmp_path)
+    with pytest.raises(UsageError, match=r"model.onnx: cannot be read"):
+        read(tmp_path / "model.onnx")
+
+
+# ONNX
+
+onnx = pytest.importorskip("onnx")
+
+
+def light(name: str) -> Path:
+    """A published network whose weights the package leaves out of its test data."""
+    path = Path(onnx.__file__).parent / f"backend/test/data/light/light_{name}.onnx"
+    if not path.exists():
+        pytest.skip(f"not covered: this version of onnx has no {path.name}")
+    return path
+
+
+GRAPHS = {
+    "bvlc_alexnet": (60_965_224 - 10_568, 654_560_384, {"LRN": 2, "MaxPool": 3, "Relu": 2}),
+    "vgg19": (143_667_240 - 14_696, 19_632_062_464, {"MaxPool": 5, "Relu": 2}),
+    "squeezenet": (1_235_496 - 3_944, 349_151_936, {"MaxPool": 3, "Concat": 8}),
+    "densenet121": (7_978_856 - 83_648 - 1000, 2_834_161_664,
+                    {"BatchNormalization": 121, "Mul": 121, "Add": 121, "Relu": 121, "MaxPool": 1, "Concat": 58,
+                     "AveragePool": 3}),
+    "inception_v1": (6_998_552 - 8_280, 1_431_556_352, {"MaxPool": 13, "LRN": 2, "Concat": 9, "AveragePool": 1}),
+    "resnet50": (25_557_032 - 53_120 - 1000, 4_089_184_256,
+                 {"BatchNormalization": 53, "Relu": 49, "MaxPool": 1, "Sum": 16, "AveragePool": 1}),
+}  # fmt: skip
+"""Published parameters less those of biases and norms, multiply-adds, and operators without a family."""
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_published_graphs(name: str) -> None:
+    weights, multiply_adds, others = GRAPHS[name]
+    network = read(light(name))
+    (step,) = network.steps
+    gemms = [one for one in step.operations if one.family == "gemm"]
+    products = sum(one.calls * getattr(one.problem, "n", 0) * getattr(one.problem, "k", 0) for one in gemms)
+    assert convolution_weights(step) + products == weights
+    assert sum(one.flops for one in step.operations if one.family in ("conv", "gemm")) == 2 * multiply_adds
+    assert {one.label: one.calls for one in step.operations if not one.family} == others
+    assert not network.notes
+
+
+def graph_file(
+    path: Path, nodes: Sequence[Any], inputs: dict[str, Sequence[int | str]], constants: dict[str, Sequence[int]]
+) -> Path:
+    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
+    values = [helper.make_tensor_value_info(name, floats, shape) for name, shape in inputs.items()]
+    tensors = [onnx.TensorProto(name=name, data_type=floats, dims=dims) for name, dims in constants.items()]
+    for tensor in tensors:
+        size = 4
+        for dim in tensor.dims:
+            size *= dim
+        tensor.raw_data = bytes(min(size, 2**20))
+    shape = helper.make_tensor("shape", onnx.TensorProto.INT64, [4], [0, 0, 4, 16])
+    outputs = [helper.make_tensor_value_info(nodes[-1].output[0], floats, None)]
+    graph = helper.make_graph(nodes, "made", values, outputs, [*tensors, shape])
+    path.write_bytes(helper.make_model(graph).SerializeToString())
+    return path
+
+
+def test_a_transformer_with_free_axes(tmp_path: Path) -> None:
+    node = onnx.helper.make_node
+    nodes = [
+        node("LayerNormalization", ["x", "scale", "bias"], ["normed"]),
+        node("MatMul", ["normed", "wq"], ["q"]),
+        node("Reshape", ["q", "shape"], ["q4"]),
+        node("Transpose", ["q4"], ["qt"], perm=[0, 2, 1, 3]),
+        node("Transpose", ["q4"], ["kt"], perm=[0, 2, 3, 1]),
+        node("MatMul", ["qt", "kt"], ["scores"]),
+        node("Softmax", ["scores"], ["p"]),
+        node("MatMul", ["p", "qt"], ["o"]),
+        node("Gemm", ["flat", "wg", "bg"], ["g"], transB=1),
+        node("ReduceMean", ["o"], ["mean"], axes=[2, 3], keepdims=0),
+        node("Add", ["mean", "mean"], ["y"]),
+    ]
+    path = graph_file(
+        tmp_path / "model.onnx", nodes, {"x": ["batch", "tokens", 64], "flat": [3, 64]},
+        {"scale": [64], "bias": [64], "wq": [64, 64], "wg": [10, 64], "bg": [10]},
+    )  # fmt: skip
+    network = read(path, prompt=32, batch=2)
+    (step,) = network.steps
+    assert calls(step, "gemm") == {
+        "64x64x64 constant=b": 1, "32x32x16 batch=8": 1, "32x16x32 batch=8": 1, "3x10x64 nt constant=b": 1,
+    }  # fmt: skip
+    assert calls(step, "rows") == {"64x64 layer_norm": 1, "256x32 softmax": 1}
+    assert calls(step, "reduce") == {"8x512 mean": 1}
+    assert {one.label: one.calls for one in step.operations if not one.family} == {"Transpose": 2, "Add": 1}
+    assert (step.amount, network.notes) == (2, ())
+
+
+def test_convolutions_of_every_kind(tmp_path: Path) -> None:
+    node = onnx.helper.make_node
+    nodes = [
+        node("Conv", ["x", "w1", "b1"], ["c1"], strides=[2, 2], pads=[0, 0, 1, 1], kernel_shape=[3, 3]),
+        node("Clip", ["c1"], ["r1"]),
+        node("Conv", ["r1", "w2"], ["c2"], group=8, auto_pad="SAME_UPPER", strides=[2, 1]),
+        node("Conv", ["c2", "w3"], ["c3"], dilations=[2, 2]),
+        node("ConvTranspose", ["c3", "w4"], ["c4"], strides=[2, 2]),
+        node("GlobalAveragePool", ["c4"], ["g"]),
+        node("Resize", ["c4", "", "scales"], ["y"], mode="nearest"),
+    ]
+    path = graph_file(
+        tmp_path / "model.onnx", nodes, {"x": ["N", 3, "H", "W"]},
+        {"w1": [8, 3, 3, 3], "b1": [8], "w2": [8, 1, 3, 3], "w3": [16, 8, 3, 3], "w4": [16, 4, 2, 2], "scales": [4]},
+    )  # fmt: skip
+    network = read(path, image=(32, 48), batch=2)
+    (step,) = network.steps
+    assert calls(step, "conv") == {
+        "2,32,48,3,8,3x3 stride=2 pad=0:0:1:1 layout=nchw bias relu6": 1,
+        "2,16,24,8,8,3x3 stride=2x1 pad=0:1:1:1 groups=8 layout=nchw": 1,
+        "2,8,24,8,16,3x3 dilation=2 layout=nchw": 1,
+        "2,4,20,16,4,2x2 stride=2 transposed layout=nchw": 1,
+    }
+    flops = 2 * 2 * (16 * 24 * 8 * 27 + 8 * 24 * 8 * 9 + 4 * 20 * 16 * 72 + 4 * 20 * 16 * 16)
+    assert sum(one.flops for one in step.operations if one.family == "conv") == flops
+    assert calls(step, "reduce") == {"8x320 mean": 1}
+    assert network.notes in ((), ("not counted, since their sizes are not known: 1 x Resize",))
+
+
+def test_fixed_sizes_stay(tmp_path: Path) -> None:
+    nodes = [onnx.helper.make_node("Relu", ["x"], ["y"])]
+    path = graph_file(tmp_path / "model.onnx", nodes, {"x": [1, 3, 8, 8]}, {})
+    assert read(path).steps[0].bytes_moved == 2 * 4 * 3 * 64
+    for wanted in ({"batch": 2}, {"image": (9, 9)}):
+        with pytest.raises(UsageError, match=r"has a fixed size of"):
+            read(path, **wanted)
+
+
+def test_weights_are_left_out_before_anything_is_parsed(tmp_path: Path) -> None:
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])]
+    path = graph_file(tmp_path / "model.onnx", nodes, {"x": [1, 256]}, {"w": [256, 1024]})
+    kept = without_weights(path.read_bytes())
+    assert path.stat().st_size > 2**20 > 1000 > len(kept)
+    assert labelled(read(path).steps[0], "MatMul").shape == "1x1024x256 constant=b"
+
+
+def field_of(number: int, content: bytes) -> bytes:
+    size, out = len(content), bytearray([number << 3 | 2])
+    while size > 127:
+        out.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*out, size]) + content
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\xff" * 20, "is cut off, or no ONNX file"),
+        (b"\x0b\x00", "is cut off"),
+        (field_of(7, b"\x0a\xff\x01"), "is cut off"),
+        (field_of(7, field_of(2, bytes(MAX_FIELD + 1))), r"has a field of \d+ bytes in a graph"),
+        (field_of(7, field_of(1, field_of(4, b"\xff\xfe"))), "is no sound ONNX file"),
+        (field_of(2, b"nobody"), "has no graph"),
+        (field_of(7, field_of(5, field_of(8, b"w") + b"\x08" + b"\xff" * 9 + b"\x01")), "has no graph|tensor of shape"),
+    ],
+)
+def test_hostile_graphs(data: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=f"model.onnx: .*({message})"):
+        read(path)
+
+
+def test_every_cut_of_a_graph_is_refused_or_read(tmp_path: Path) -> None:
+    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])]
+    path = graph_file(tmp_path / "model.onnx", nodes, {"x": [1, 4]}, {"w": [4, 4]})
+    whole = path.read_bytes()
+    for end in range(1, len(whole)):
+        path.write_bytes(whole[:end])
+        with suppress(UsageError):
+            read(path)
+
+
+# The command
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps(llama(256, 2, 4, 2, 512, 1000)))
+    return tmp_path
+
+
+def test_the_command_lists_shares_and_what_has_no_kernel(small: Path, run: Run) -> None:
+    shown = run(["model", str(small), "--depth", "64"]).out
+    assert "llama, 2 layers of 256" in shown and "one token with 64 in the cache" in shown
+    assert "query, attention output" in shown and "4/2,1,64,64 causal" in shown
+    (line,) = (line for line in shown.splitlines() if line.startswith("add "))
+    assert line.endswith("no kernel here") and "several" in line
+    assert "without a kernel here: " in shown and "weights: " in shown
+    listed = json.loads(run(["model", str(small), "--depth", "64", "--json"]).out)
+    (one,) = (one for one in listed["steps"][0]["operations"] if one["label"] == "output")
+    assert (one["family"], one["calls"], one["problem"]["n"], one["flops"]) == ("gemm", 1, 1000, 512_000)
+
+
+def test_shapes_are_files_that_a_run_reads(small: Path, run: Run) -> None:
+    said = run(["model", str(small), "--prompt", "8", "--shapes", str(small / "shapes.txt")]).err
+    for family, least in (("gemm", 4), ("attention", 1), ("rows", 4)):
+        path = small / f"shapes.{family}.txt"
+        assert f"autotune run --family {family} --shapes {path}" in said
+        found = read_shapes(path, find_family(family).problem_type)
+        assert len(found) >= least
+        assert all(one.problem.family == family and one.calls >= 1 and one.label for one in found)
+    assert sum(one.calls for one in read_shapes(small / "shapes.gemm.txt")) == 2 * 7 + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--image", "224"], "expected height and width, got '224'"),
+        (["--tune"], "--tune and --plan need a device"),
+        (["--prompt", "0"], "expected an integer from 1"),
+    ],
+)
+def test_wrong_requests(arguments: list[str], message: str, small: Path, run: Run) -> None:
+    assert message in run(["model", str(small), *arguments], 2).err
+
+
+def test_onnx_asks_for_its_package(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    (tmp_path / "model.onnx").write_bytes(b"")
+    assert "pip install 'opencl-autotune[onnx]'" in run(["model", str(tmp_path / "model.onnx")], 2).err
