@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 COMMANDS = {
-    "devices": ("autotune.cli.devices", "autotune.cli.doctor"),
+    "devices": ("autotune.cli.devices", "autotune.cli.doctor", "autotune.cli.limits"),
     "tuning": (
         "autotune.cli.run", "autotune.cli.model", "autotune.cli.presets", "autotune.cli.verify", "autotune.cli.status",
         "autotune.service.cli.report", "autotune.cli.compile",

@@ -18,6 +18,7 @@ from autotune.model.trial import time_text
 
 if TYPE_CHECKING:
     from autotune.lookup import Tuned, TuningTable
+    from autotune.model.rates import Rates
 
 
 ASKED = (
@@ -39,8 +40,11 @@ MOST_NAMED = 8
 """Most devices that a note lists."""
 
 
-def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned]":
-    """Look up SHAPE for --device in --table, --db or the user's database. Raises AutotuneError."""
+def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned, Rates | None]":
+    """Look up SHAPE for --device in --table, --db or the user's database, and the device's measured rates there.
+
+    Raises AutotuneError.
+    """
     text = ",".join(re.findall(r"[^\s,]+", " ".join(options.shape)))
     problem = parse_shape(find_family(options.family).problem_type, text)
     table = open_table(options.table or options.db)
@@ -49,7 +53,21 @@ def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned]":
     if known and device.slug not in known:
         others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
         print_note(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
-    return device, table.find(device, problem)
+    return device, table.find(device, problem), table.rates(device)
+
+
+def limits_of(device: Device, tuned: "Tuned", rates: "Rates | None") -> list[tuple[str, str]]:
+    """Return which limit of the device binds a measured configuration, and how near to each it is, for people."""
+    if rates is None or tuned.time_ns is None or tuned.source_problem is None:
+        return []
+    bounds = rates.bounds(tuned.source_problem, device.limits)
+    shares = ", ".join(f"{bound.time_ns / tuned.time_ns:.0%} of the {bound.name} rate" for bound in bounds)
+    is_cached = any(bound.name == "memory" and bound.time_ns > tuned.time_ns for bound in bounds)
+    name = "a cache, which holds its operands" if is_cached else bounds[0].name if bounds else ""
+    facts = [("limited by", f"{name}: {shares}")] if bounds else []
+    if rates.launch_ns > tuned.time_ns:
+        facts.append(("launch", f"takes {time_text(rates.launch_ns)}, longer than the kernel"))
+    return facts
 
 
 def named_device(selector: str, known: Sequence[Device]) -> Device:
@@ -132,7 +150,7 @@ def lookup_command(options: argparse.Namespace) -> int:
     """Print the configuration to use for a shape: measured, nearest measured, or the default."""
     from autotune.lookup.answer import plain_tuned
 
-    device, tuned = find_tuned(options)
+    device, tuned, rates = find_tuned(options)
     problem = tuned.problem
     if tuned.match.is_default:
         if options.tuned:
@@ -148,7 +166,7 @@ def lookup_command(options: argparse.Namespace) -> int:
 
     facts = [("shape", problem.label), ("device", device.slug), ("match", tuned.match.value)]
     if options.explain:
-        facts.append(("because", tuned.because))
+        facts += [("because", tuned.because), *limits_of(device, tuned, rates)]
         if tuned.source_problem is not None:
             facts.append(("measured for", tuned.source_problem.label))
     if tuned.time_ns is not None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from autotune.codec import COUNT, Bounds
-from autotune.model.device import DeviceLimits
+from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
 
 _RATE = Annotated[float, Bounds(0, 1e9)]
@@ -14,7 +14,7 @@ class Bound(NamedTuple):
     """The least time of a call on a device, and what sets it."""
 
     name: str
-    """memory, arithmetic or launch."""
+    """memory or arithmetic."""
     time_ns: float
 
 
@@ -41,13 +41,12 @@ class Rates:
         """Return what limits a problem, the most limiting first; nothing of what was not measured.
 
         Memory counts each operand once, from buffers or images, whichever is faster. A problem whose operands stay in
-        a cache may be faster.
+        a cache may be faster, and launching takes time besides.
         """
         memory, arithmetic = max(self.buffer, self.image), self._arithmetic(problem, limits)
         found = [
             Bound("memory", problem.bytes_moved / memory if memory else 0.0),
             Bound("arithmetic", problem.flops / arithmetic if arithmetic else 0.0),
-            Bound("launch", self.launch_ns),
         ]
         return sorted((one for one in found if one.time_ns), key=lambda one: -one.time_ns)
 
@@ -60,3 +59,11 @@ class Rates:
         if "int8" in types:
             return max(self.int8, self.float32)
         return max(self.float16, self.float32) if any(one.startswith("float16") for one in types) else self.float32
+
+
+def fingerprint(device: Device) -> str:
+    """Return SHA-256 of slug, driver and version: measurements hold for these."""
+    import hashlib  # lookups may never need it
+    import json
+
+    return hashlib.sha256(json.dumps([device.slug, device.driver, device.version]).encode()).hexdigest()

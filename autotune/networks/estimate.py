@@ -6,7 +6,7 @@ median. Without measured limits there is no such estimate.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import nan
+from math import isnan, nan
 from statistics import median
 
 from autotune.kernels.qgemm.formats import FORMATS
@@ -45,7 +45,6 @@ class Prospects:
         if problem is None:
             memory = max(self._rates.buffer, self._rates.image)
             least = operation.bytes_moved / memory if memory else nan
-            least = max(least, calls * self._rates.launch_ns)
             return Prospect(
                 operation=operation, now_ns=least, tuned_ns=least, possible_ns=least, is_measured=False
             )  # fmt: skip
@@ -58,7 +57,7 @@ class Prospects:
             operation=operation,
             now_ns=calls * now,
             tuned_ns=calls * min(now, tuned),
-            possible_ns=calls * min(least, tuned) if tuned == tuned else calls * least,
+            possible_ns=calls * (least if isnan(now) else min(least, now, tuned)),
             is_measured=winner is not None,
         )
 

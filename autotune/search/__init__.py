@@ -10,6 +10,7 @@ important first, in time that was kept for them.
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from autotune.device.machine import use_rates
 from autotune.errors import UsageError
 from autotune.kernels import find_family
 from autotune.measure.build_pool import Builds, builders_for
@@ -93,6 +94,7 @@ def tune(
         raise UsageError(
             f"the sampler {sampler.name} does not estimate what is left to gain", hint="leave out --until-gain"
         )
+    use_rates(device, store.rates(device))
     for request in requests:
         request.problem.check_device(device.limits)
     for request in requests[1:]:  # the first is checked below, before it is measured
