@@ -7,6 +7,7 @@ are those of `timing.py`, and every rate is the highest of several ways to do th
 import itertools
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from autotune import child
 from autotune.device.clocks import calibrate
 from autotune.device.port import Memory, Port
-from autotune.errors import KernelError
+from autotune.errors import BuildError, KernelError, WorkGroupError
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.render import render_file
 from autotune.measure.timing import Stopwatch
@@ -138,8 +139,9 @@ def _arithmetic(bench: Bench) -> dict[str, float]:
     found: dict[str, float] = {}
     kinds = ("float32", *(["float16"] if bench.limits.has_float16 else []))
     for kind, width, is_mad in itertools.product(kinds, (1, 4, 8, 16), (False, True)):
-        time_ns, rounds = bench.long_ns(bench.kernel("arithmetic", kind=kind, width=width, is_mad=is_mad))
-        found[kind] = max(found.get(kind, 0.0), 2 * CHAINS * width * rounds * bench.items / time_ns)
+        with suppress(BuildError, WorkGroupError):  # of vectors that are too wide for it
+            time_ns, rounds = bench.long_ns(bench.kernel("arithmetic", kind=kind, width=width, is_mad=is_mad))
+            found[kind] = max(found.get(kind, 0.0), 2 * CHAINS * width * rounds * bench.items / time_ns)
     values = bench.limits.constraint_values()
     for kind, standard in (("khr", ("-cl-std=CL3.0",)), ("arm", ()), ("ptx", ())):
         if values[f"has_{kind}_integer_dot"]:
@@ -161,7 +163,10 @@ def _registers(bench: Bench) -> dict[str, float]:
     least, kept = float("inf"), 0
     for count in REGISTERS:
         rounds = max(1, LOADS // count)
-        per_load = bench.time_ns(bench.kernel("registers", width=count), rounds, memory) / (rounds * count)
+        try:
+            per_load = bench.time_ns(bench.kernel("registers", width=count), rounds, memory) / (rounds * count)
+        except WorkGroupError:  # there are too few registers for a work-group
+            per_load = float("inf")
         if per_load > SLOWER * least:
             return {"registers": kept}
         least, kept = min(least, per_load), count
@@ -231,7 +236,7 @@ def _answer(message: Any, entering: child.Entering) -> dict[str, float] | str:
     try:
         return PARTS[part](bench)
     except KernelError as error:
-        return error.message if hasattr(error, "message") else str(error)
+        return str(error)
 
 
 if __name__ == "__main__":
