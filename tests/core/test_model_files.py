@@ -1,10 +1,8 @@
-"""Networks of published configurations, ONNX graphs and GGUF headers against counts by hand; hostile files."""
+"""Networks of published configurations and GGUF headers against counts by hand; hostile files."""
 
 import json
 import struct
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,35 +10,9 @@ from typing import Any
 import pytest
 
 from autotune.errors import UsageError
-from autotune.kernels import find_family
 from autotune.kernels.gguf_header import TYPES, bytes_of
-from autotune.kernels.presets import read_shapes
-from autotune.networks import Network, Operation, Step, Wanted, read_network
-from autotune.networks.onnx_graph import MAX_FIELD, without_weights
-from factories import Run
 from gguf_files import model_file
-
-
-def read(path: Path, **wanted: Any) -> Network:
-    return read_network(path, Wanted(**wanted))
-
-
-def configured(folder: Path, members: dict[str, Any], **wanted: Any) -> Network:
-    (folder / "config.json").write_text(json.dumps(members))
-    return read(folder, **wanted)
-
-
-def product_flops(step: Step) -> int:
-    return sum(one.flops for one in step.operations if one.family in ("gemm", "qgemm"))
-
-
-def calls(step: Step, family: str) -> dict[str, int]:
-    return {one.shape: one.calls for one in step.operations if one.family == family}
-
-
-def labelled(step: Step, label: str) -> Operation:
-    (found,) = (one for one in step.operations if label in one.label.split(", "))
-    return found
+from model_files import calls, configured, convolution_weights, labelled, llama, product_flops, read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +28,6 @@ class Published:
     """Parameters of the experts that a token does not use."""
     is_tied: bool = False
     rows: dict[str, int] = field(default_factory=dict)
-
-
-def llama(hidden: int, layers: int, heads: int, keys: int, between: int, words: int, **others: Any) -> dict[str, Any]:
-    return {
-        "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": keys, "intermediate_size": between, "vocab_size": words, **others,
-    }  # fmt: skip
 
 
 DECODERS = {
@@ -305,18 +270,6 @@ RESNET = {
 }  # fmt: skip
 
 
-def convolution_weights(step: Step) -> int:
-    """Weights of all convolutions, computed from their shapes."""
-    found = 0
-    for shape, count in calls(step, "conv").items():
-        sizes, *words = shape.split(" ")
-        channels, filters, window = sizes.split(",")[3:]
-        height, width = window.split("x")
-        groups = next((int(word[7:]) for word in words if word.startswith("groups=")), 1)
-        found += count * int(channels) * int(filters) // groups * int(height) * int(width)
-    return found
-
-
 @pytest.mark.parametrize(
     ("config", "published", "norms", "multiply_adds"),
     [
@@ -531,224 +484,3 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read(tmp_path)
     with pytest.raises(UsageError, match=r"model.onnx: cannot be read"):
         read(tmp_path / "model.onnx")
-
-
-# ONNX
-
-onnx = pytest.importorskip("onnx")
-
-
-def light(name: str) -> Path:
-    """A published network whose weights the package leaves out of its test data."""
-    path = Path(onnx.__file__).parent / f"backend/test/data/light/light_{name}.onnx"
-    if not path.exists():
-        pytest.skip(f"not covered: this version of onnx has no {path.name}")
-    return path
-
-
-GRAPHS = {
-    "bvlc_alexnet": (60_965_224 - 10_568, 654_560_384, {"LRN": 2, "MaxPool": 3, "Relu": 2}),
-    "vgg19": (143_667_240 - 14_696, 19_632_062_464, {"MaxPool": 5, "Relu": 2}),
-    "squeezenet": (1_235_496 - 3_944, 349_151_936, {"MaxPool": 3, "Concat": 8}),
-    "densenet121": (7_978_856 - 83_648 - 1000, 2_834_161_664,
-                    {"BatchNormalization": 121, "Mul": 121, "Add": 121, "Relu": 121, "MaxPool": 1, "Concat": 58,
-                     "AveragePool": 3}),
-    "inception_v1": (6_998_552 - 8_280, 1_431_556_352, {"MaxPool": 13, "LRN": 2, "Concat": 9, "AveragePool": 1}),
-    "resnet50": (25_557_032 - 53_120 - 1000, 4_089_184_256,
-                 {"BatchNormalization": 53, "Relu": 49, "MaxPool": 1, "Sum": 16, "AveragePool": 1}),
-}  # fmt: skip
-"""Published parameters less those of biases and norms, multiply-adds, and operators without a family."""
-
-
-@pytest.mark.parametrize("name", GRAPHS)
-def test_published_graphs(name: str) -> None:
-    weights, multiply_adds, others = GRAPHS[name]
-    network = read(light(name))
-    (step,) = network.steps
-    gemms = [one for one in step.operations if one.family == "gemm"]
-    products = sum(one.calls * getattr(one.problem, "n", 0) * getattr(one.problem, "k", 0) for one in gemms)
-    assert convolution_weights(step) + products == weights
-    assert sum(one.flops for one in step.operations if one.family in ("conv", "gemm")) == 2 * multiply_adds
-    assert {one.label: one.calls for one in step.operations if not one.family} == others
-    assert not network.notes
-
-
-def graph_file(
-    path: Path, nodes: Sequence[Any], inputs: dict[str, Sequence[int | str]], constants: dict[str, Sequence[int]]
-) -> Path:
-    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
-    values = [helper.make_tensor_value_info(name, floats, shape) for name, shape in inputs.items()]
-    tensors = [onnx.TensorProto(name=name, data_type=floats, dims=dims) for name, dims in constants.items()]
-    for tensor in tensors:
-        size = 4
-        for dim in tensor.dims:
-            size *= dim
-        tensor.raw_data = bytes(min(size, 2**20))
-    shape = helper.make_tensor("shape", onnx.TensorProto.INT64, [4], [0, 0, 4, 16])
-    outputs = [helper.make_tensor_value_info(nodes[-1].output[0], floats, None)]
-    graph = helper.make_graph(nodes, "made", values, outputs, [*tensors, shape])
-    path.write_bytes(helper.make_model(graph).SerializeToString())
-    return path
-
-
-def test_a_transformer_with_free_axes(tmp_path: Path) -> None:
-    node = onnx.helper.make_node
-    nodes = [
-        node("LayerNormalization", ["x", "scale", "bias"], ["normed"]),
-        node("MatMul", ["normed", "wq"], ["q"]),
-        node("Reshape", ["q", "shape"], ["q4"]),
-        node("Transpose", ["q4"], ["qt"], perm=[0, 2, 1, 3]),
-        node("Transpose", ["q4"], ["kt"], perm=[0, 2, 3, 1]),
-        node("MatMul", ["qt", "kt"], ["scores"]),
-        node("Softmax", ["scores"], ["p"]),
-        node("MatMul", ["p", "qt"], ["o"]),
-        node("Gemm", ["flat", "wg", "bg"], ["g"], transB=1),
-        node("ReduceMean", ["o"], ["mean"], axes=[2, 3], keepdims=0),
-        node("Add", ["mean", "mean"], ["y"]),
-    ]
-    path = graph_file(
-        tmp_path / "model.onnx", nodes, {"x": ["batch", "tokens", 64], "flat": [3, 64]},
-        {"scale": [64], "bias": [64], "wq": [64, 64], "wg": [10, 64], "bg": [10]},
-    )  # fmt: skip
-    network = read(path, prompt=32, batch=2)
-    (step,) = network.steps
-    assert calls(step, "gemm") == {
-        "64x64x64 constant=b": 1, "32x32x16 batch=8": 1, "32x16x32 batch=8": 1, "3x10x64 nt constant=b": 1,
-    }  # fmt: skip
-    assert calls(step, "rows") == {"64x64 layer_norm": 1, "256x32 softmax": 1}
-    assert calls(step, "reduce") == {"8x512 mean": 1}
-    assert {one.label: one.calls for one in step.operations if not one.family} == {"Transpose": 2, "Add": 1}
-    assert (step.amount, network.notes) == (2, ())
-
-
-def test_convolutions_of_every_kind(tmp_path: Path) -> None:
-    node = onnx.helper.make_node
-    nodes = [
-        node("Conv", ["x", "w1", "b1"], ["c1"], strides=[2, 2], pads=[0, 0, 1, 1], kernel_shape=[3, 3]),
-        node("Clip", ["c1"], ["r1"]),
-        node("Conv", ["r1", "w2"], ["c2"], group=8, auto_pad="SAME_UPPER", strides=[2, 1]),
-        node("Conv", ["c2", "w3"], ["c3"], dilations=[2, 2]),
-        node("ConvTranspose", ["c3", "w4"], ["c4"], strides=[2, 2]),
-        node("GlobalAveragePool", ["c4"], ["g"]),
-        node("Resize", ["c4", "", "scales"], ["y"], mode="nearest"),
-    ]
-    path = graph_file(
-        tmp_path / "model.onnx", nodes, {"x": ["N", 3, "H", "W"]},
-        {"w1": [8, 3, 3, 3], "b1": [8], "w2": [8, 1, 3, 3], "w3": [16, 8, 3, 3], "w4": [16, 4, 2, 2], "scales": [4]},
-    )  # fmt: skip
-    network = read(path, image=(32, 48), batch=2)
-    (step,) = network.steps
-    assert calls(step, "conv") == {
-        "2,32,48,3,8,3x3 stride=2 pad=0:0:1:1 layout=nchw bias relu6": 1,
-        "2,16,24,8,8,3x3 stride=2x1 pad=0:1:1:1 groups=8 layout=nchw": 1,
-        "2,8,24,8,16,3x3 dilation=2 layout=nchw": 1,
-        "2,4,20,16,4,2x2 stride=2 transposed layout=nchw": 1,
-    }
-    flops = 2 * 2 * (16 * 24 * 8 * 27 + 8 * 24 * 8 * 9 + 4 * 20 * 16 * 72 + 4 * 20 * 16 * 16)
-    assert sum(one.flops for one in step.operations if one.family == "conv") == flops
-    assert calls(step, "reduce") == {"8x320 mean": 1}
-    assert network.notes in ((), ("not counted, since their sizes are not known: 1 x Resize",))
-
-
-def test_fixed_sizes_stay(tmp_path: Path) -> None:
-    nodes = [onnx.helper.make_node("Relu", ["x"], ["y"])]
-    path = graph_file(tmp_path / "model.onnx", nodes, {"x": [1, 3, 8, 8]}, {})
-    assert read(path).steps[0].bytes_moved == 2 * 4 * 3 * 64
-    for wanted in ({"batch": 2}, {"image": (9, 9)}):
-        with pytest.raises(UsageError, match=r"has a fixed size of"):
-            read(path, **wanted)
-
-
-def test_weights_are_left_out_before_anything_is_parsed(tmp_path: Path) -> None:
-    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])]
-    path = graph_file(tmp_path / "model.onnx", nodes, {"x": [1, 256]}, {"w": [256, 1024]})
-    kept = without_weights(path.read_bytes())
-    assert path.stat().st_size > 2**20 > 1000 > len(kept)
-    assert labelled(read(path).steps[0], "MatMul").shape == "1x1024x256 constant=b"
-
-
-def field_of(number: int, content: bytes) -> bytes:
-    size, out = len(content), bytearray([number << 3 | 2])
-    while size > 127:
-        out.append(size & 127 | 128)
-        size >>= 7
-    return bytes([*out, size]) + content
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"\xff" * 20, "is cut off, or no ONNX file"),
-        (b"\x0b\x00", "is cut off"),
-        (field_of(7, b"\x0a\xff\x01"), "is cut off"),
-        (field_of(7, field_of(2, bytes(MAX_FIELD + 1))), r"has a field of \d+ bytes in a graph"),
-        (field_of(7, field_of(1, field_of(4, b"\xff\xfe"))), "is no sound ONNX file"),
-        (field_of(2, b"nobody"), "has no graph"),
-        (field_of(7, field_of(5, field_of(8, b"w") + b"\x08" + b"\xff" * 9 + b"\x01")), "has no graph|tensor of shape"),
-    ],
-)
-def test_hostile_graphs(data: bytes, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(data)
-    with pytest.raises(UsageError, match=f"model.onnx: .*({message})"):
-        read(path)
-
-
-def test_every_cut_of_a_graph_is_refused_or_read(tmp_path: Path) -> None:
-    nodes = [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])]
-    path = graph_file(tmp_path / "model.onnx", nodes, {"x": [1, 4]}, {"w": [4, 4]})
-    whole = path.read_bytes()
-    for end in range(1, len(whole)):
-        path.write_bytes(whole[:end])
-        with suppress(UsageError):
-            read(path)
-
-
-# The command
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_text(json.dumps(llama(256, 2, 4, 2, 512, 1000)))
-    return tmp_path
-
-
-def test_the_command_lists_shares_and_what_has_no_kernel(small: Path, run: Run) -> None:
-    shown = run(["model", str(small), "--depth", "64"]).out
-    assert "llama, 2 layers of 256" in shown and "one token with 64 in the cache" in shown
-    assert "query, attention output" in shown and "4/2,1,64,64 causal" in shown
-    (line,) = (line for line in shown.splitlines() if line.startswith("add "))
-    assert line.endswith("no kernel here") and "several" in line
-    assert "without a kernel here: " in shown and "weights: " in shown
-    listed = json.loads(run(["model", str(small), "--depth", "64", "--json"]).out)
-    (one,) = (one for one in listed["steps"][0]["operations"] if one["label"] == "output")
-    assert (one["family"], one["calls"], one["problem"]["n"], one["flops"]) == ("gemm", 1, 1000, 512_000)
-
-
-def test_shapes_are_files_that_a_run_reads(small: Path, run: Run) -> None:
-    said = run(["model", str(small), "--prompt", "8", "--shapes", str(small / "shapes.txt")]).err
-    for family, least in (("gemm", 4), ("attention", 1), ("rows", 4)):
-        path = small / f"shapes.{family}.txt"
-        assert f"autotune run --family {family} --shapes {path}" in said
-        found = read_shapes(path, find_family(family).problem_type)
-        assert len(found) >= least
-        assert all(one.problem.family == family and one.calls >= 1 and one.label for one in found)
-    assert sum(one.calls for one in read_shapes(small / "shapes.gemm.txt")) == 2 * 7 + 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--image", "224"], "expected height and width, got '224'"),
-        (["--tune"], "--tune and --plan need a device"),
-        (["--prompt", "0"], "expected an integer from 1"),
-    ],
-)
-def test_wrong_requests(arguments: list[str], message: str, small: Path, run: Run) -> None:
-    assert message in run(["model", str(small), *arguments], 2).err
-
-
-def test_onnx_asks_for_its_package(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    (tmp_path / "model.onnx").write_bytes(b"")
-    assert "pip install 'opencl-autotune[onnx]'" in run(["model", str(tmp_path / "model.onnx")], 2).err

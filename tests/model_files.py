@@ -1,0 +1,48 @@
+"""Networks of files and configurations, and counts of what they do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from autotune.networks import Network, Operation, Step, Wanted, read_network
+
+
+def read(path: Path, **wanted: Any) -> Network:
+    return read_network(path, Wanted(**wanted))
+
+
+def configured(folder: Path, members: dict[str, Any], **wanted: Any) -> Network:
+    (folder / "config.json").write_text(json.dumps(members))
+    return read(folder, **wanted)
+
+
+def product_flops(step: Step) -> int:
+    return sum(one.flops for one in step.operations if one.family in ("gemm", "qgemm"))
+
+
+def calls(step: Step, family: str) -> dict[str, int]:
+    return {one.shape: one.calls for one in step.operations if one.family == family}
+
+
+def labelled(step: Step, label: str) -> Operation:
+    (found,) = (one for one in step.operations if label in one.label.split(", "))
+    return found
+
+
+def llama(hidden: int, layers: int, heads: int, keys: int, between: int, words: int, **others: Any) -> dict[str, Any]:
+    return {
+        "model_type": "llama", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": keys, "intermediate_size": between, "vocab_size": words, **others,
+    }  # fmt: skip
+
+
+def convolution_weights(step: Step) -> int:
+    """Weights of all convolutions, computed from their shapes."""
+    found = 0
+    for shape, count in calls(step, "conv").items():
+        sizes, *words = shape.split(" ")
+        channels, filters, window = sizes.split(",")[3:]
+        height, width = window.split("x")
+        groups = next((int(word[7:]) for word in words if word.startswith("groups=")), 1)
+        found += count * int(channels) * int(filters) // groups * int(height) * int(width)
+    return found
