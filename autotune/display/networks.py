@@ -34,7 +34,7 @@ def print_network(network: "Network", stream: IO[str], *, is_markdown: bool = Fa
     if network.weight_bytes:
         page.line(f"weights: {bytes_text(network.weight_bytes)}")
     if network.cache_bytes:
-        page.line(f"keys and values of a sequence: {bytes_text(network.cache_bytes)}")
+        page.line(f"keys and values: {bytes_text(network.cache_bytes)}")
 
 
 def _parts(one: "Operation", step: "Step") -> tuple[float, float]:

@@ -169,11 +169,14 @@ def multiplied(header: GgufHeader) -> Iterator[Tensor]:
         yield output
 
 
-def product_of(tensor: Tensor, tokens: int, experts_used: int) -> Request:
-    """Return the product with a tensor. Raises UsageError for types of which no model has weights."""
+def product_of(tensor: Tensor, tokens: int, experts_used: int, outputs: int = 1) -> Request:
+    """Return the product of so many tokens with a tensor, of `outputs` of them with the output layer.
+
+    Raises UsageError for types of which no model has weights.
+    """
     k, m, experts = (*tensor.shape, 1)[:3]
     is_output = not tensor.name.startswith("blk.")
-    n = 1 if is_output else tokens * (experts_used if experts > 1 else 1)
+    n = outputs if is_output else tokens * (experts_used if experts > 1 else 1)
     label = "output" if is_output else tensor.name.split(".", 2)[-1].removesuffix(".weight")
     if tensor.type in FLOATS:
         used = min(experts, n)

@@ -5,15 +5,15 @@ Headers tell the type of the weights, and their shapes must be those of the conf
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autotune.codec import MAX_BYTES, parse
 from autotune.errors import TableError, UsageError
 from autotune.networks import vision
-from autotune.networks.operation import Convolution, Heads, Network, Step, convolution, step
+from autotune.networks.operation import FLOATS, Convolution, Heads, Network, Operation, Step, convolution, step
 from autotune.networks.safetensors import StoredTensor, read_file, read_tensors
 from autotune.networks.settings import Settings, Wanted
 from autotune.networks.transformer import (
@@ -41,10 +41,15 @@ _DECODERS: Mapping[str, Mapping[str, Any]] = {
     "starcoder2": _LAYER_NORM, "stablelm": {"norm": "layer_norm"},
 }  # fmt: skip
 """What differs from a Llama, by the model_type of a configuration."""
-_ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "vit", "deit")
+_OF_IMAGES = ("vit", "deit")
+_ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", *_OF_IMAGES)
+_TIED = ("gemma", "gemma2", "gemma3_text", "gpt2", "opt", "t5", "whisper", "starcoder2")
+"""Models whose embeddings are the weights of the last product where a configuration does not tell."""
 _NESTED = {"gemma3": "text_config", "mistral3": "text_config", "llava": "text_config"}
 """Models of text and images: the part that is read."""
 _WITH_ENCODER = ("t5", "whisper")
+DEFAULT_TOKENS = 128
+"""Of an encoder's sequence where no prompt is asked for."""
 KNOWN = (*_DECODERS, *_NESTED, *_ENCODERS, *_WITH_ENCODER, *vision.KNOWN)
 
 
@@ -74,28 +79,23 @@ def _network(settings: Settings, tensors: list[StoredTensor], wanted: Wanted) ->
     if kind not in KNOWN:
         raise UsageError(f"has the unknown model_type {kind[:40]!r}", hint=f"known are {', '.join(KNOWN)}; or use ONNX")
     dtype, note = _dtype(settings, tensors)
-    notes += [note] if note else []
+    stored_bytes = sum(one.size_bytes for one in tensors)
     if kind in vision.KNOWN:
-        return vision.network(kind, settings, wanted, dtype, sum(one.size_bytes for one in tensors))
-    found = _WithEncoder(settings, kind, dtype, wanted) if kind in _WITH_ENCODER else _Plain(
-        settings, kind, dtype, wanted
-    )  # fmt: skip
-    notes += found.notes + _differences(found.stacks, tensors)
-    stack = found.stacks[-1]
+        return vision.network(kind, settings, wanted, dtype, stored_bytes)
+    kept, quantised = settings.quantised(dtype) if kind in _DECODERS else (dtype, "")
+    stacks = _stacks(settings, kind, dtype, kept)
+    stack = stacks[-1]
     embeddings = elements_bytes(dtype, stack.hidden * settings.size("vocab_size", default=0))
     is_tied = stack.vocabulary and settings.truth("tie_word_embeddings", default=kind in _TIED)
-    computed = sum(map(weight_bytes, found.stacks)) + (0 if is_tied else embeddings)
+    computed = sum(map(weight_bytes, stacks)) + (0 if is_tied else embeddings)
+    depth = max(wanted.prompt, wanted.depth) if stack.heads.is_causal else 0
     return Network(
         title=f"{kind}, {stack.layers} layers of {stack.hidden}",
-        steps=tuple(found.steps),
-        weight_bytes=sum(one.size_bytes for one in tensors) or computed,
-        cache_bytes=cache_bytes(stack, max(wanted.prompt, wanted.depth)) if stack.heads.is_causal else 0,
-        notes=tuple(notes),
+        steps=tuple(_steps(settings, kind, stacks, wanted)),
+        weight_bytes=stored_bytes or computed,
+        cache_bytes=wanted.batch * cache_bytes(stack, depth),
+        notes=tuple(filter(None, (*notes, note, quantised, *_differences(stacks, tensors)))),
     )
-
-
-_TIED = ("gemma", "gemma2", "gemma3_text", "gpt2", "opt", "t5", "whisper", "phi3_small", "starcoder2")
-"""Models whose embeddings are the weights of the last product where a configuration does not tell."""
 
 
 def _dtype(settings: Settings, tensors: list[StoredTensor]) -> tuple[str, str]:
@@ -106,209 +106,171 @@ def _dtype(settings: Settings, tensors: list[StoredTensor]) -> tuple[str, str]:
     names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
     stored = next((names[kind] for kind, _ in sizes.most_common() if kind in names), "")
     told = stored or settings.text("torch_dtype") or settings.text("dtype") or "float32"
-    if told in ("float32", "float16"):
-        return told, ""
-    return "float16", f"float16 stands for {told[:20]}"
+    return (told, "") if told in FLOATS else ("float16", f"float16 stands for {told[:20]}")
 
 
 def _differences(stacks: list[Stack], tensors: list[StoredTensor]) -> list[str]:
     """Return a note for each size of weights of which the files have fewer than the configuration tells."""
-    stored = Counter(tuple(sorted(one.shape[-2:])) for one in tensors for _ in range(_matrices(one)))
+    if not tensors or any(stack.weights not in FLOATS for stack in stacks):
+        return []
+    stored: Counter[tuple[int, ...]] = Counter()
+    for one in tensors:  # experts may be stored as one tensor
+        stored[tuple(sorted(one.shape[-2:]))] += one.shape[0] if len(one.shape) == 3 else len(one.shape) == 2
     expected: Counter[tuple[int, ...]] = Counter()
-    for one in (one for stack in stacks for one in weights(stack) if one.use is not Use.LAST):
-        expected[tuple(sorted((one.outputs, one.inputs)))] += one.count * one.experts
-    is_comparable = stored and not any(stack.weights not in ("float32", "float16") for stack in stacks)
+    for weight in (weight for stack in stacks for weight in weights(stack) if weight.use is not Use.LAST):
+        expected[tuple(sorted((weight.outputs, weight.inputs)))] += weight.count * weight.experts
     return [
         f"the files have {stored[size]} tensors of {' x '.join(map(str, size))}, the configuration tells of {count}"
         for size, count in expected.items()
-        if is_comparable and stored[size] < count
+        if stored[size] < count
     ]
 
 
-def _matrices(tensor: StoredTensor) -> int:
-    """Return how many matrices a tensor is; experts may be stored as one."""
-    return min(tensor.shape[0], 4096) if len(tensor.shape) == 3 else int(len(tensor.shape) == 2)
+def _stacks(settings: Settings, kind: str, dtype: str, kept: str) -> list[Stack]:
+    """Return the layers of a model, an encoder's first; `kept` is how a decoder's weights are stored."""
+    if kind == "t5":
+        return _t5(settings, dtype)
+    if kind == "whisper":
+        return [_whisper(settings, dtype, side) for side in ("encoder", "decoder")]
+    return [_encoder(settings, kind, dtype) if kind in _ENCODERS else _decoder(settings, kind, dtype, kept)]
 
 
-@dataclass
-class _Plain:
-    """A decoder, or an encoder of text or images."""
-
-    settings: Settings
-    kind: str
-    dtype: str
-    wanted: Wanted
-
-    def __post_init__(self) -> None:
-        self.notes: list[str] = []
-        self.stacks = [self._encoder() if self.kind in _ENCODERS else self._decoder()]
-
-    @property
-    def steps(self) -> list[Step]:
-        (stack,), wanted = self.stacks, self.wanted
-        if self.kind in ("vit", "deit"):
-            return [self._of_images(stack)]
-        if not stack.heads.is_causal:
-            count = wanted.prompt or 128
-            tokens = Tokens(count=count, keys=count, sequences=wanted.batch)
-            return [_whole(f"{wanted.batch} x {count} tokens", stack, tokens)]
-        return [_whole(title, stack, tokens) for title, tokens in wanted.of_decoder()]
-
-    def _of_images(self, stack: Stack) -> Step:
-        settings, wanted = self.settings, self.wanted
-        side, patch = settings.size("image_size", default=224), settings.size("patch_size", default=16)
-        size = wanted.image or (side, side)
-        count = (size[0] // patch) * (size[1] // patch)
-        if not count:
-            raise UsageError(f"an image of {size[0]}x{size[1]} has no patch of {patch}x{patch}")
-        patches = Convolution(
-            batch=wanted.batch, size=size, channels=settings.size("num_channels", default=3), filters=stack.hidden,
-            window=(patch, patch), stride=(patch, patch), words="bias",
-        )  # fmt: skip
-        count += 2 if self.kind == "deit" else 1  # what gathers the class, or that and the distilled one
-        tokens = Tokens(count=count, keys=count, sequences=wanted.batch)
-        operations = [convolution("patches", patches, stack.dtype), *products(stack, tokens)]
-        operations += without_tensors(stack, tokens)
-        return step(f"{wanted.batch} x {size[0]}x{size[1]}", operations, wanted.batch, "images")
-
-    def _decoder(self) -> Stack:
-        settings = self.settings
-        hidden, queries = settings.size("hidden_size", "n_embd"), settings.size("num_attention_heads", "n_head")
-        between = settings.size("intermediate_size", "n_inner", "ffn_dim", default=4 * hidden)
-        layers = settings.size("num_hidden_layers", "n_layer")
-        share = settings.fraction("partial_rotary_factor", "rotary_pct")
-        window, windowed = settings.windows(self.kind, layers)
-        self._weights, note = settings.quantised(self.dtype)
-        self.notes += [note] if note else []
-        stack = Stack(
-            layers=layers,
-            hidden=hidden,
-            heads=Heads(
-                queries=queries,
-                keys=settings.size("num_key_value_heads", default=queries),
-                size=settings.size("head_dim", default=max(1, hidden // queries)),
-                window=window,
-                words="capped" if settings.get("attn_logit_softcapping") else "",
-            ),
-            between=between,
-            gate="silu",
-            rope="part" if share < 1 else "rope_halves",
-            windowed=windowed,
-            experts=self._experts(layers, between),
-            vocabulary=settings.size("vocab_size"),
-            weights=self._weights,
-            dtype=self.dtype,
-        )
-        traits = dict(_DECODERS[self.kind])
-        return replace(stack, **traits)
-
-    def _experts(self, layers: int, between: int) -> Experts | None:
-        settings = self.settings
-        if self.kind not in ("mixtral", "qwen2_moe", "qwen3_moe"):
-            return None
-        count = settings.size("num_local_experts", "num_experts")
-        every = settings.size("decoder_sparse_step", default=1)
-        return Experts(
-            layers=layers // every,
-            count=count,
-            used=min(count, settings.size("num_experts_per_tok")),
-            between=settings.size("moe_intermediate_size", default=between),
-            shared=settings.size("shared_expert_intermediate_size", default=0),
-        )
-
-    def _encoder(self) -> Stack:
-        settings = self.settings
-        hidden, queries = settings.size("hidden_size", "dim"), settings.size("num_attention_heads", "n_heads")
-        is_vision = self.kind in ("vit", "deit")
-        labels = settings.labels(1 if is_vision else 0)
-        pooled = [("pooler", hidden, hidden)] if self.kind in ("bert", "roberta", "xlm-roberta", "camembert") else []
-        return Stack(
-            layers=settings.size("num_hidden_layers", "n_layers"),
-            hidden=hidden,
-            heads=Heads(queries=queries, keys=queries, size=max(1, hidden // queries), is_causal=False),
-            between=settings.size("intermediate_size", "hidden_dim"),
-            norm="layer_norm",
-            has_last_norm=True,  # of text the one after the embeddings
-            dtype=self.dtype,
-            weights=self.dtype,
-            extra=(*pooled, *([("classifier", labels, hidden)] if labels else [])),
-        )
+def _decoder(settings: Settings, kind: str, dtype: str, kept: str) -> Stack:
+    hidden, queries = settings.size("hidden_size", "n_embd"), settings.size("num_attention_heads", "n_head")
+    between = settings.size("intermediate_size", "n_inner", "ffn_dim", default=4 * hidden)
+    layers = settings.size("num_hidden_layers", "n_layer")
+    share = settings.fraction("partial_rotary_factor", "rotary_pct")
+    window, windowed = settings.windows(kind, layers)
+    heads = Heads(
+        queries=queries,
+        keys=settings.size("num_key_value_heads", default=queries),
+        size=settings.size("head_dim", default=max(1, hidden // queries)),
+        window=window,
+        words="capped" if settings.get("attn_logit_softcapping") else "",
+    )
+    stack = Stack(
+        layers=layers, hidden=hidden, heads=heads, between=between, gate="silu", windowed=windowed,
+        rope="part" if share < 1 else "rope_halves", experts=_experts(settings, kind, layers, between),
+        vocabulary=settings.size("vocab_size"), weights=kept, dtype=dtype,
+    )  # fmt: skip
+    return replace(stack, **_DECODERS[kind])
 
 
-@dataclass
-class _WithEncoder:
-    """T5 and Whisper: an encoder, and a decoder that attends to its outputs."""
+def _experts(settings: Settings, kind: str, layers: int, between: int) -> Experts | None:
+    if kind not in ("mixtral", "qwen2_moe", "qwen3_moe"):
+        return None
+    count = settings.size("num_local_experts", "num_experts")
+    return Experts(
+        layers=layers // settings.size("decoder_sparse_step", default=1),
+        count=count,
+        used=min(count, settings.size("num_experts_per_tok")),
+        between=settings.size("moe_intermediate_size", default=between),
+        shared=settings.size("shared_expert_intermediate_size", default=0),
+    )
 
-    settings: Settings
-    kind: str
-    dtype: str
-    wanted: Wanted
 
-    def __post_init__(self) -> None:
-        self.notes: list[str] = []
-        self.stacks = self._t5() if self.kind == "t5" else self._whisper()
+def _encoder(settings: Settings, kind: str, dtype: str) -> Stack:
+    hidden, queries = settings.size("hidden_size", "dim"), settings.size("num_attention_heads", "n_heads")
+    labels = settings.labels(1 if kind in _OF_IMAGES else 0)
+    extra = [("pooler", hidden, hidden)] if kind not in ("distilbert", *_OF_IMAGES) else []
+    return Stack(
+        layers=settings.size("num_hidden_layers", "n_layers"),
+        hidden=hidden,
+        heads=Heads(queries=queries, keys=queries, size=max(1, hidden // queries), is_causal=False),
+        between=settings.size("intermediate_size", "hidden_dim"),
+        norm="layer_norm",  # besides those of layers one, of text after the embeddings
+        dtype=dtype,
+        weights=dtype,
+        extra=(*extra, *([("classifier", labels, hidden)] if labels else [])),
+    )
 
-    @property
-    def steps(self) -> list[Step]:
-        encoder, decoder = self.stacks
-        is_sound = self.kind == "whisper"
-        frames = self.settings.size("max_source_positions", default=1500) if is_sound else self.wanted.prompt or 128
-        tokens = Tokens(count=frames, keys=frames, encoded=frames)
-        operations = [*products(encoder, tokens), *without_tensors(encoder, tokens)]
-        operations += products(decoder, tokens, (Use.ENCODED,))
-        operations += self._of_sound(frames) if is_sound else []
-        title = f"the encoder, {frames} positions"
-        steps = [step(title, operations, 1 if is_sound else frames, "windows" if is_sound else "tokens")]
-        last = Tokens(count=1, keys=self.wanted.depth, encoded=frames)
-        title = f"one token with {last.keys} in the cache"
-        return [*steps, *([_whole(title, decoder, last)] if self.wanted.depth else [])]
 
-    def _of_sound(self, frames: int) -> list[Any]:
-        bins, hidden = self.settings.size("num_mel_bins"), self.settings.size("d_model")
+def _t5(settings: Settings, dtype: str) -> list[Stack]:
+    queries, layers = settings.size("num_heads"), settings.size("num_layers")
+    gate, _, activation = settings.text("feed_forward_proj").rpartition("-")
+    heads = Heads(queries=queries, keys=queries, size=settings.size("d_kv"), is_causal=False, words="mask")
+    encoder = Stack(
+        layers=layers, hidden=settings.size("d_model"), heads=heads, between=settings.size("d_ff"),
+        gate=activation if gate == "gated" else "", activation=activation or "relu", weights=dtype, dtype=dtype,
+    )  # fmt: skip
+    decoder = replace(
+        encoder, layers=settings.size("num_decoder_layers", default=layers), norms=3, is_crossed=True,
+        heads=replace(heads, is_causal=True), vocabulary=settings.size("vocab_size"),
+    )  # fmt: skip
+    return [encoder, decoder]
+
+
+def _whisper(settings: Settings, dtype: str, side: str) -> Stack:
+    hidden, queries, is_decoder = settings.size("d_model"), settings.size(f"{side}_attention_heads"), side == "decoder"
+    return Stack(
+        layers=settings.size(f"{side}_layers"),
+        hidden=hidden,
+        heads=Heads(queries=queries, keys=queries, size=max(1, hidden // queries), is_causal=is_decoder),
+        between=settings.size(f"{side}_ffn_dim"),
+        norm="layer_norm",
+        norms=2 + is_decoder,
+        is_crossed=is_decoder,
+        vocabulary=settings.size("vocab_size") if is_decoder else 0,
+        weights=dtype,
+        dtype=dtype,
+    )
+
+
+def _steps(settings: Settings, kind: str, stacks: list[Stack], wanted: Wanted) -> Iterator[Step]:
+    stack, batch = stacks[-1], wanted.batch
+    if len(stacks) > 1:
+        yield from _encoded_steps(settings, kind, stacks, wanted)
+    elif kind in _OF_IMAGES:
+        yield _step_of_images(settings, kind, stack, wanted)
+    elif kind in _ENCODERS:
+        count = wanted.prompt or DEFAULT_TOKENS
+        yield _whole(f"{batch} x {count} tokens", stack, Tokens(count=count, keys=count, sequences=batch))
+    else:
+        yield from (_whole(title, stack, tokens) for title, tokens in wanted.of_decoder())
+
+
+def _encoded_steps(settings: Settings, kind: str, stacks: list[Stack], wanted: Wanted) -> Iterator[Step]:
+    """Yield the step of an encoder, with the keys and values that a decoder makes of it, and one of the decoder."""
+    (encoder, decoder), is_sound = stacks, kind == "whisper"
+    count = settings.size("max_source_positions", default=1500) if is_sound else wanted.prompt or DEFAULT_TOKENS
+    tokens = Tokens(count=count, keys=count, sequences=wanted.batch, encoded=count)
+    operations = [*products(encoder, tokens), *without_tensors(encoder, tokens)]
+    operations += products(decoder, tokens, (Use.ENCODED,))
+    if is_sound:
+        bins = settings.size("num_mel_bins")
         first = Convolution(
-            batch=1, size=(1, 2 * frames), channels=bins, filters=hidden, window=(1, 3), padding=(0, 1, 0, 1),
-            words="bias",
+            batch=wanted.batch, size=(1, 2 * count), channels=bins, filters=encoder.hidden, window=(1, 3),
+            padding=(0, 1, 0, 1), words="bias",
         )  # fmt: skip
-        second = replace(first, channels=hidden, stride=(1, 2))
-        return [convolution("sound", one, self.dtype) for one in (first, second)]
+        both = (first, replace(first, channels=encoder.hidden, stride=(1, 2)))
+        operations += [convolution("sound", one, encoder.dtype) for one in both]
+    amount, units = (wanted.batch, "windows") if is_sound else (tokens.rows, "tokens")
+    yield step(f"the encoder, {count} positions", operations, amount, units)
+    if wanted.depth:
+        last = replace(tokens, count=1, keys=wanted.depth)
+        yield _whole(f"one token with {wanted.depth} in the cache", decoder, last)
 
-    def _t5(self) -> list[Stack]:
-        settings = self.settings
-        queries = settings.size("num_heads")
-        gate, _, activation = settings.text("feed_forward_proj").rpartition("-")
-        layers = settings.size("num_layers")
-        encoder = Stack(
-            layers=layers,
-            hidden=settings.size("d_model"),
-            heads=Heads(queries=queries, keys=queries, size=settings.size("d_kv"), is_causal=False, words="mask"),
-            between=settings.size("d_ff"),
-            gate=activation if gate == "gated" else "",
-            activation=activation or "relu",
-            weights=self.dtype,
-            dtype=self.dtype,
-        )
-        decoder = replace(
-            encoder, layers=settings.size("num_decoder_layers", default=layers), norms=3, is_crossed=True,
-            heads=replace(encoder.heads, is_causal=True), vocabulary=settings.size("vocab_size"),
-        )  # fmt: skip
-        return [encoder, decoder]
 
-    def _whisper(self) -> list[Stack]:
-        settings = self.settings
-        hidden = settings.size("d_model")
-
-        def stack(side: str, **others: Any) -> Stack:
-            queries = settings.size(f"{side}_attention_heads")
-            heads = Heads(queries=queries, keys=queries, size=max(1, hidden // queries), is_causal=side == "decoder")
-            return Stack(
-                layers=settings.size(f"{side}_layers"), hidden=hidden, heads=heads,
-                between=settings.size(f"{side}_ffn_dim"), norm="layer_norm", weights=self.dtype, dtype=self.dtype,
-                **others,
-            )  # fmt: skip
-
-        decoder = stack("decoder", norms=3, is_crossed=True, vocabulary=settings.size("vocab_size"))
-        return [stack("encoder"), decoder]
+def _step_of_images(settings: Settings, kind: str, stack: Stack, wanted: Wanted) -> Step:
+    side, patch = settings.size("image_size", default=224), settings.size("patch_size", default=16)
+    size = wanted.image or (side, side)
+    count = (size[0] // patch) * (size[1] // patch)
+    if not count:
+        raise UsageError(f"an image of {size[0]}x{size[1]} has no patch of {patch}x{patch}")
+    patches = Convolution(
+        batch=wanted.batch, size=size, channels=settings.size("num_channels", default=3), filters=stack.hidden,
+        window=(patch, patch), stride=(patch, patch), words="bias",
+    )  # fmt: skip
+    count += 2 if kind == "deit" else 1  # what gathers the class, or that and the distilled one
+    tokens = Tokens(count=count, keys=count, sequences=wanted.batch)
+    operations = (convolution("patches", patches, stack.dtype), *_operations(stack, tokens))
+    return step(f"{wanted.batch} x {size[0]}x{size[1]}", operations, wanted.batch, "images")
 
 
 def _whole(title: str, stack: Stack, tokens: Tokens) -> Step:
-    return step(title, (*products(stack, tokens), *without_tensors(stack, tokens)), tokens.rows, "tokens")
+    return step(title, _operations(stack, tokens), tokens.rows, "tokens")
+
+
+def _operations(stack: Stack, tokens: Tokens) -> Iterator[Operation]:
+    yield from products(stack, tokens)
+    yield from without_tensors(stack, tokens)

@@ -14,7 +14,7 @@ from autotune.kernels.gguf_header import GgufHeader, Tensor, read_header
 from autotune.kernels.language_models import FLOATS, multiplied, product_of
 from autotune.networks.operation import MAX_SIZE, Heads, Network, Operation, other, row_operation, step
 from autotune.networks.settings import Wanted
-from autotune.networks.transformer import Experts, Stack, cache_bytes, without_tensors
+from autotune.networks.transformer import Experts, Stack, Tokens, cache_bytes, without_tensors
 
 _HALVES = (
     "qwen", "phi", "gemma", "stablelm", "gptneox", "falcon", "starcoder", "olmo", "gpt-oss", "nomic", "bitnet", "glm",
@@ -60,13 +60,13 @@ def _network(header: GgufHeader, wanted: Wanted) -> Network:
     depth = 0 if is_encoder else wanted.depth
     steps = []
     for title, tokens in replace(wanted, prompt=prompt, depth=depth).of_decoder():
-        found = (*_products(header, tokens.count, notes), *_norms(header, stack, tokens.count))
-        steps.append(step(title, (*found, *without_tensors(stack, tokens)), tokens.count, "tokens"))
+        found = (*_products(header, tokens, notes), *_norms(header, stack, tokens))
+        steps.append(step(title, (*found, *without_tensors(stack, tokens)), tokens.rows, "tokens"))
     return Network(
         title=f"{header.values.get('general.architecture')}, {stack.layers} layers of {stack.hidden}",
         steps=tuple(steps),
         weight_bytes=header.size_bytes,
-        cache_bytes=0 if is_encoder else cache_bytes(stack, max(prompt, depth)),
+        cache_bytes=0 if is_encoder else wanted.batch * cache_bytes(stack, max(prompt, depth)),
         notes=tuple(notes),
     )
 
@@ -127,21 +127,21 @@ def _experts(values: _Values, header: GgufHeader, layers: int) -> Experts | None
     )
 
 
-def _products(header: GgufHeader, tokens: int, notes: Counter[str]) -> Iterator[Operation]:
+def _products(header: GgufHeader, tokens: Tokens, notes: Counter[str]) -> Iterator[Operation]:
     """Yield the products with the tensors, and add what stands for types without kernels to `notes`."""
     is_encoder = header.values.get("general.architecture") in _ENCODERS
     for tensor in multiplied(header):
         if is_encoder and tensor.name == "token_embd.weight":
             continue
         if "conv1d" in tensor.name or "ssm_a" in tensor.name:
-            yield other(_label(tensor), tokens * tensor.shape[-1], flops=2 * tensor.shape[0])
+            yield other(_label(tensor), tokens.rows * tensor.shape[-1], flops=2 * tensor.shape[0])
             continue
         try:
-            request = product_of(tensor, tokens, header.experts_used)
+            request = product_of(tensor, tokens.rows, header.experts_used, tokens.sequences)
         except UsageError as error:
             k, m, experts = (*tensor.shape, 1)[:3]
             notes[f"{tensor.name}: {error.message}"] += 1
-            rows = tokens * (header.experts_used if experts > 1 else 1)
+            rows = tokens.rows * (header.experts_used if experts > 1 else 1)
             yield other(f"{_label(tensor)} in {tensor.type.upper()}", m * rows, flops=2 * k)
             continue
         problem = request.problem
@@ -154,7 +154,7 @@ def _products(header: GgufHeader, tokens: int, notes: Counter[str]) -> Iterator[
         )  # fmt: skip
 
 
-def _norms(header: GgufHeader, stack: Stack, tokens: int) -> Iterator[Operation]:
+def _norms(header: GgufHeader, stack: Stack, tokens: Tokens) -> Iterator[Operation]:
     """Yield the norms, of which each has a vector of weights; the last one is of one token, as the product after it."""
     names = {one.name for one in header.tensors}
     for tensor in header.tensors:
@@ -163,7 +163,7 @@ def _norms(header: GgufHeader, stack: Stack, tokens: int) -> Iterator[Operation]
             continue
         heads = {"attn_q_norm": stack.heads.queries, "attn_k_norm": stack.heads.keys}.get(label, 1)
         per_token = heads if size == stack.heads.size else 1
-        rows = 1 if tensor.name == "output_norm.weight" else tokens * per_token
+        rows = tokens.sequences if tensor.name == "output_norm.weight" else tokens.rows * per_token
         has_bias = tensor.name.replace(".weight", ".bias") in names
         yield row_operation(label, rows, size, "layer_norm" if has_bias else "rms_norm_weight")
 

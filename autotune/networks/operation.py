@@ -68,7 +68,7 @@ class Network:
     weight_bytes: int
     """Bytes of the weights as stored; 0 where the file does not tell."""
     cache_bytes: int = 0
-    """Bytes of keys and values that a decoder keeps at the depth asked for."""
+    """Bytes of keys and values that a decoder keeps for all sequences at the depth asked for."""
     notes: tuple[str, ...] = ()
     """What stands for something else, and what was left to assume."""
 

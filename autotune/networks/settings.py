@@ -23,10 +23,14 @@ class Wanted:
     batch: int = 1
 
     def of_decoder(self) -> Iterator[tuple[str, Tokens]]:
+        """Yield the title of each step of a language model, and what it takes in."""
+        several = f"{self.batch} x " if self.batch > 1 else ""
         if self.prompt:
-            yield f"a prompt of {self.prompt} tokens", Tokens(count=self.prompt, keys=self.prompt)
+            tokens = Tokens(count=self.prompt, keys=self.prompt, sequences=self.batch)
+            yield f"{several}a prompt of {self.prompt} tokens", tokens
         if self.depth:
-            yield f"one token with {self.depth} in the cache", Tokens(count=1, keys=self.depth)
+            tokens = Tokens(count=1, keys=self.depth, sequences=self.batch)
+            yield f"{several}one token with {self.depth} in the cache", tokens
 
 
 class Settings:

@@ -484,3 +484,13 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read(tmp_path)
     with pytest.raises(UsageError, match=r"model.onnx: cannot be read"):
         read(tmp_path / "model.onnx")
+
+
+def test_several_sequences_at_once(tmp_path: Path) -> None:
+    (step,) = configured(tmp_path, DECODERS["Llama-3.2-1B"].config, depth=100, batch=4).steps
+    assert calls(step, "attention") == {"32/8,1,100,64 batch=4 causal": 16}
+    assert labelled(step, "output").shape == "4x128256x2048 nt constant=b" and step.amount == 4
+    path = model_file(tmp_path, llama_tensors(2, 512, 128, 1024, 2048), numbers=NUMBERS)
+    (quantised,) = read(path, depth=100, batch=4).steps
+    assert labelled(quantised, "output").shape == "2048x4x512 q6_k"
+    assert labelled(quantised, "attn_q").shape == "512x4x512 q4_0"
