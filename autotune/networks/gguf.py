@@ -21,6 +21,8 @@ _HALVES = (
 )  # fmt: skip
 """Beginnings of the names of architectures whose RoPE turns an element with that half a head away, not its neighbour.
 Source: `llama_model_rope_type` of llama.cpp."""
+_QUERIES = (".attn_q.weight", ".attn_qkv.weight", ".attn_q_b.weight")
+"""Endings of the names of tensors, of which each layer with attention has one."""
 _ALIBI = ("bloom", "mpt", "jais", "jina-bert")
 _GELU_GATES = ("gemma", "jina-bert", "t5", "grok")
 _ENCODERS = ("bert", "nomic-bert", "jina-bert", "t5encoder")
@@ -62,6 +64,8 @@ def _network(header: GgufHeader, wanted: Wanted) -> Network:
     for title, tokens in replace(wanted, prompt=prompt, depth=depth).of_decoder():
         found = (*_products(header, tokens, notes), *_norms(header, stack, tokens))
         steps.append(step(title, (*found, *without_tensors(stack, tokens)), tokens.rows, "tokens"))
+    if any(".ssm_" in one.name for one in header.tensors):
+        notes["not counted: the scans of state-space layers"] += 1
     return Network(
         title=f"{header.values.get('general.architecture')}, {stack.layers} layers of {stack.hidden}",
         steps=tuple(steps),
@@ -110,6 +114,7 @@ def _stack(header: GgufHeader) -> Stack:
         windowed=layers - layers // every if window and every > 1 else 0,
         experts=_experts(values, header, layers),
         cache="float16",
+        attention_layers=sum(one.name.endswith(_QUERIES) for one in header.tensors),
     )
 
 

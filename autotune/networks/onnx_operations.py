@@ -27,6 +27,7 @@ from autotune.networks.settings import Wanted
 
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Dropout", "Constant", "Size")
 """Operators that move nothing."""
+_WITH_BODIES = ("If", "Loop", "Scan", "SequenceMap")
 _REDUCTIONS = {"ReduceMean": "mean", "ReduceSum": "sum", "ReduceMax": "max", "ReduceMin": "min"}
 _COSTS = {"BatchNormalization": 2, "Erf": 8, "Gelu": 8, "Sigmoid": 4, "Tanh": 4, "Exp": 4, "LRN": 10}
 """Arithmetic operations for each element of a result, 1 for all others."""
@@ -54,11 +55,16 @@ def read_onnx(path: Path, wanted: Wanted) -> Network:
             raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
         fused |= set(node.activation[1])
     counted = ", ".join(f"{count} x {name}" for name, count in unknown.items())
+    bodies = ", ".join(sorted({node.op_type for node in graph.nodes if node.op_type in _WITH_BODIES}))
+    notes = (
+        f"not counted, since their sizes are not known: {counted}" if unknown else "",
+        f"not counted: the bodies of {bodies}" if bodies else "",
+    )
     return Network(
         title=graph.title,
         steps=(step(f"a batch of {graph.batch}", operations, graph.batch, "items"),),
         weight_bytes=graph.weight_bytes,
-        notes=(f"not counted, since their sizes are not known: {counted}",) if unknown else (),
+        notes=tuple(filter(None, notes)),
     )
 
 
@@ -179,6 +185,13 @@ def _gemm(node: _Node) -> Operation:
     return gemm(node.label, m, n, k, dtype=node.dtype, layout=layout, constant="b" if b.is_constant else "")
 
 
+def _quantised(node: _Node) -> Operation:
+    """Return what multiplies integers with zero points, for which no kernel is."""
+    weights = node.inputs[3 if node.proto.op_type.startswith("QLinear") else 1]
+    shape = _shape(weights)
+    return _other(node, 2 * (prod(shape[1:]) if "Conv" in node.proto.op_type else shape[-2]))
+
+
 def _rows(operation: str) -> Callable[[_Node], Operation]:
     """Return what makes a row operation of a node whose axis is the last."""
 
@@ -228,6 +241,7 @@ def _other(node: _Node, flops: int = 0, *, reads: int = 0) -> Operation:
 _FAMILIES: Mapping[str, Callable[[_Node], Operation]] = {
     **dict.fromkeys(("Conv", "ConvTranspose"), _convolution),
     **dict.fromkeys(("MatMul", "MatMulInteger"), _matmul),
+    **dict.fromkeys(("QLinearConv", "ConvInteger", "QLinearMatMul"), _quantised),
     "Gemm": _gemm,
     "Softmax": _rows("softmax"),
     "LayerNormalization": _rows("layer_norm"),

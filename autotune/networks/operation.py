@@ -74,9 +74,9 @@ class Network:
 
 
 def step(title: str, operations: Iterable[Operation], amount: int, units: str) -> Step:
-    """Return a step of operations, of which equal ones are merged."""
+    """Return a step of operations, of which equal ones are merged, and those without calls or work left out."""
     merged: dict[tuple[str, str], Operation] = {}
-    for one in operations:
+    for one in (one for one in operations if one.calls and (one.flops or one.bytes_moved)):
         key = (one.family or one.label, one.shape)
         known = merged.get(key)
         if known is None:

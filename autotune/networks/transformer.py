@@ -7,7 +7,7 @@ layers before it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -62,6 +62,8 @@ class Stack:
     """Outputs of the last product; 0 if there is none."""
     weights: str = "float32"
     """Type of the weights of layers; that of the last product is `dtype`."""
+    attention_layers: int | None = None
+    """Layers with attention; None if all have it."""
     dtype: str = "float32"
     cache: str = ""
     """Type of keys and values; empty if it is `dtype`."""
@@ -72,6 +74,15 @@ class Stack:
     def dense(self) -> int:
         """Layers without experts."""
         return self.layers - (self.experts.layers if self.experts else 0)
+
+    @property
+    def attended(self) -> int:
+        return self.layers if self.attention_layers is None else self.attention_layers
+
+    @property
+    def windows(self) -> int:
+        """Layers with a window."""
+        return min(self.windowed or self.layers, self.attended) if self.heads.window else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,10 +199,10 @@ def without_tensors(stack: Stack, tokens: Tokens) -> Iterator[Operation]:
             batch, size = (rows * count, heads.size) if stack.head_norms == "heads" else (rows, count * heads.size)
             yield row_operation(f"{label} norm", batch, size, stack.norm, dtype=dtype).times(stack.layers)
         if stack.rope == "part":
-            yield other("rope of a part", rows * count * heads.size, flops=3, dtype=dtype).times(stack.layers)
+            yield other("rope of a part", rows * count * heads.size, flops=3, dtype=dtype).times(stack.attended)
         elif stack.rope:
             one = row_operation(f"{label} rope", rows, count * heads.size, stack.rope, dtype=dtype, heads=count)
-            yield one.times(stack.layers)
+            yield one.times(stack.attended)
     if stack.dense:
         yield _activation(stack, rows, stack.between).times(stack.dense)
     if stack.experts:
@@ -201,9 +212,8 @@ def without_tensors(stack: Stack, tokens: Tokens) -> Iterator[Operation]:
 
 def _attentions(stack: Stack, tokens: Tokens) -> Iterator[Operation]:
     heads = stack.heads
-    windowed = (stack.windowed or stack.layers) if heads.window else 0
-    whole = Heads(**{**vars(heads), "window": 0})
-    for kind, layers in ((whole, stack.layers - windowed), (heads, windowed)):
+    whole = replace(heads, window=0)
+    for kind, layers in ((whole, stack.attended - stack.windows), (heads, stack.windows)):
         if layers:
             one = attention(
                 "attention", kind, tokens.count, tokens.keys, batch=tokens.sequences, dtype=stack.dtype,
@@ -243,8 +253,7 @@ def weight_bytes(stack: Stack) -> int:
 
 def cache_bytes(stack: Stack, depth: int) -> int:
     """Return the bytes of the keys and values of so many tokens of one sequence."""
-    windowed = (stack.windowed or stack.layers) if stack.heads.window else 0
-    tokens = (stack.layers - windowed) * depth + windowed * min(depth, stack.heads.window)
+    tokens = (stack.attended - stack.windows) * depth + stack.windows * min(depth, stack.heads.window)
     elements = tokens * stack.heads.keys * (stack.heads.size + (stack.heads.value_size or stack.heads.size))
     return elements_bytes(stack.cache or stack.dtype, elements)
 

@@ -351,6 +351,8 @@ def test_experts_windows_and_sinks_of_gguf_files(tmp_path: Path) -> None:
         "blk.0.ffn_up_exps.weight": ("MXFP4", (512, 1024, 32)),
         "blk.0.ffn_down_exps.weight": ("MXFP4", (1024, 512, 32)),
         "blk.0.ffn_gate_inp.weight": ("F32", (512, 32)),
+        "blk.0.attn_q.weight": ("Q8_0", (512, 512)),
+        "blk.1.attn_q.weight": ("Q8_0", (512, 512)),
         "blk.0.attn_sinks.weight": ("F32", (8,)),
         "blk.0.attn_q_norm.weight": ("F32", (64,)),
         "blk.0.post_attention_norm.weight": ("F32", (512,)),
@@ -358,7 +360,8 @@ def test_experts_windows_and_sinks_of_gguf_files(tmp_path: Path) -> None:
     numbers = {**NUMBERS, "attention.sliding_window": 128, "expert_feed_forward_length": 1024}
     path = model_file(tmp_path, tensors, used=4, architecture="gpt-oss", numbers=numbers)
     (step,) = read(path, depth=200).steps
-    assert calls(step, "qgemm") == {"1024x4x512 mxfp4 experts=32": 2, "512x4x1024 mxfp4 experts=32": 1}
+    assert calls(step, "qgemm") == {"1024x4x512 mxfp4 experts=32": 2, "512x4x1024 mxfp4 experts=32": 1,
+                                     "512x1x512 q8_0": 2}  # fmt: skip
     assert calls(step, "gemm") == {"1x32x512 nt constant=b": 1}
     rows = calls(step, "rows")
     assert rows["8x64 rms_norm_weight"] == rows["1x32 softmax"] == rows["4x1024 swiglu"] == 1
@@ -377,7 +380,11 @@ def test_what_a_gguf_file_has_without_kernels_is_listed(tmp_path: Path) -> None:
     (step,) = network.steps
     assert labelled(step, "ssm_conv1d").family == "" and labelled(step, "ssm_in").shape == "2048x1x512 q4_k"
     assert labelled(step, "ffn_up in I8").flops == 2 * 512 * 1024
-    assert network.notes == ("q4_k stands for IQ4_XS", "blk.0.ffn_up.weight: there are no kernels for I8")
+    assert network.notes == (
+        "q4_k stands for IQ4_XS", "blk.0.ffn_up.weight: there are no kernels for I8",
+        "not counted: the scans of state-space layers",
+    )  # fmt: skip
+    assert calls(step, "attention") == {}
 
 
 def test_bytes_of_types_are_those_of_the_gguf_package() -> None:

@@ -126,6 +126,25 @@ def test_convolutions_of_every_kind(tmp_path: Path) -> None:
     assert network.notes in ((), ("not counted, since their sizes are not known: 1 x Resize",))
 
 
+def test_products_of_integers_are_listed_with_their_work(tmp_path: Path) -> None:
+    node = onnx.helper.make_node
+    nodes = [
+        node("QLinearConv", ["x", "s", "z", "w", "s", "z", "s", "z"], ["c"]),
+        node("MatMulInteger", ["x", "m", "z", "z"], ["y"]),
+        node("If", ["flag"], ["branch"]),
+    ]
+    path = graph_file(
+        tmp_path / "model.onnx", nodes, {"x": [1, 3, 8, 8], "flag": [1]},
+        {"s": [1], "z": [1], "w": [4, 3, 3, 3], "m": [8, 5]},
+    )  # fmt: skip
+    network = read(path)
+    (step,) = network.steps
+    assert labelled(step, "QLinearConv").flops == 2 * 4 * 6 * 6 * 27
+    assert labelled(step, "MatMulInteger").flops == 2 * 3 * 8 * 8 * 5
+    assert {one.problem for one in step.operations} == {None}
+    assert "not counted: the bodies of If" in network.notes
+
+
 def test_fixed_sizes_stay(tmp_path: Path) -> None:
     nodes = [onnx.helper.make_node("Relu", ["x"], ["y"])]
     path = graph_file(tmp_path / "model.onnx", nodes, {"x": [1, 3, 8, 8]}, {})
