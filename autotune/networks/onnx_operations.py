@@ -49,7 +49,7 @@ def read_onnx(path: Path, wanted: Wanted) -> Network:
         node = _Node(proto, graph)
         try:
             operations.append(_FAMILIES.get(proto.op_type, _other)(node))
-        except _UnknownError:
+        except (_UnknownError, IndexError, ValueError, ZeroDivisionError):  # or attributes that do not fit
             unknown[proto.op_type[:40]] += 1
         except ProblemError as error:
             raise UsageError(f"{path}: {error.message}", hint=error.hint) from error

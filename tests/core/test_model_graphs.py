@@ -197,3 +197,14 @@ def test_every_cut_of_a_graph_is_refused_or_read(tmp_path: Path) -> None:
         path.write_bytes(whole[:end])
         with suppress(UsageError):
             read(path)
+
+
+def test_attributes_that_do_not_fit_are_no_crash(tmp_path: Path) -> None:
+    node = onnx.helper.make_node
+    nodes = [
+        node("Gemm", ["x", "w"], ["a"]),
+        node("Conv", ["x", "w"], ["b"], strides=[0, 0]),
+        node("Softmax", ["x"], ["c"], axis=9),
+    ]
+    network = read(graph_file(tmp_path / "model.onnx", nodes, {"x": [1, 3, 8, 8]}, {"w": [4, 3, 3, 3]}))
+    assert "not counted, since their sizes are not known" in network.notes[0]
