@@ -60,8 +60,10 @@ def measured_machine(device: Device, family: str) -> Machine:
     if machine.memory_bytes and rates.buffer and rates.float32:
         clock_ghz = rates.float32 / (2 * device.limits.compute_units * machine.multiply_adds)
         found["memory_bytes"] = max(1, round(rates.buffer / clock_ghz))
-    if machine.lanes and rates.lanes > 1:
-        found["lanes"] = rates.lanes
+    if rates.lanes > 1 and not device.limits.is_cpu:
+        # What is stated, or else reported, is the least of several widths from which a compiler may choose.
+        stated = machine.lanes or max(device.limits.sub_group_sizes, default=0)
+        found["lanes"] = min(stated or rates.lanes, rates.lanes)
     return replace(machine, **found)
 
 

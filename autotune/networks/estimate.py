@@ -1,7 +1,8 @@
 """How long the operations of a network take on a device: as measured, as others like them, and at the device's limits.
 
 What was not measured is taken to reach the same share of its limit as the measured problems of its family do, in the
-median. Without measured limits there is no such estimate.
+median: those of equal types that the same limit binds, where there are any. Without measured limits there is no such
+estimate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import isnan, nan
 from statistics import median
 
+from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.qgemm.formats import FORMATS
 from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
@@ -65,12 +67,17 @@ class Prospects:
         bounds = self._rates.bounds(problem, self._limits)
         return bounds[0].time_ns if bounds else nan
 
+    def _limit_of(self, problem: Problem) -> str:
+        bounds = self._rates.bounds(problem, self._limits)
+        return bounds[0].name if bounds else ""
+
     def _shares(self, problem: Problem) -> tuple[float, float]:
         """Return the median share of their limit that defaults and winners like a problem reach; NaN without any."""
         alike = [one for one in self._winners.values() if one.problem.is_comparable(problem)]
         alike = alike or [one for one in self._winners.values() if one.problem.family == problem.family]
         if not alike:
             return nan, nan
+        alike = [one for one in alike if self._limit_of(one.problem) == self._limit_of(problem)] or alike
         least = [self._least_ns(one.problem) for one in alike]
         default = median(min(1.0, ns / one.default_ns) for ns, one in zip(least, alike, strict=True))
         tuned = median(min(1.0, ns / one.time_ns) for ns, one in zip(least, alike, strict=True))
@@ -79,32 +86,21 @@ class Prospects:
     def of_formats(self, step: Step) -> dict[str, float]:
         """Return the time of a step, tuned, if all its quantised weights had one format, by the name of each format.
 
-        Only formats of which winners were measured with as few tokens, or as many, can be told.
+        Only formats can be told of which products with one token, for which other kernels are than for many, were
+        measured if the step has such products, and with many if it has those.
         """
         quantised = [one for one in step.operations if one.problem is not None and one.family == "qgemm"]
         others = sum(one.tuned_ns for one in map(self._of, step.operations) if one.operation not in quantised)
         found: dict[str, float] = {}
+        asked = [(one.calls, one.problem) for one in quantised if isinstance(one.problem, QGemmProblem)]
         for name, weights in FORMATS.items():
-            known = [one.problem for one in self._winners.values() if getattr(one.problem, "weights", "") == name]
-            problems = [one.problem for one in quantised if one.problem is not None]
-            is_like = {_is_of_one(one) for one in problems} <= {_is_of_one(one) for one in known}
-            if not problems or not is_like or any(_inputs(one) % weights.block for one in problems):
-                continue
-            changed = [replace(one, weights=name) for one in problems]  # type: ignore[call-arg]
-            calls = [one.calls for one in quantised]
-            times = [self._tuned_ns(problem) for problem in changed]
-            found[name] = others + sum(n * ns for n, ns in zip(calls, times, strict=True))
-        return found
+            known = {one.n == 1 for one in self._winners if isinstance(one, QGemmProblem) and one.weights == name}
+            is_like = {problem.n == 1 for _, problem in asked} <= known
+            if is_like and not any(problem.k % weights.block for _, problem in asked):
+                times = [calls * self._tuned_ns(replace(problem, weights=name)) for calls, problem in asked]
+                found[name] = others + sum(times)
+        return {name: ns for name, ns in found.items() if asked and not isnan(ns)}
 
     def _tuned_ns(self, problem: Problem) -> float:
         winner = self._winners.get(problem)
         return winner.time_ns if winner else self._least_ns(problem) / self._shares(problem)[1]
-
-
-def _inputs(problem: Problem) -> int:
-    return int(getattr(problem, "k", 1))
-
-
-def _is_of_one(problem: Problem) -> bool:
-    """Return whether a product is with one token, for which other kernels are than for many."""
-    return getattr(problem, "n", 0) == 1

@@ -9,7 +9,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import ProblemError, UsageError
 from autotune.networks.onnx_graph import Graph, Node, Value, read_graph
 from autotune.networks.operation import (
     FLOATS,
@@ -51,8 +50,6 @@ def read_onnx(path: Path, wanted: Wanted) -> Network:
             operations.append(_FAMILIES.get(proto.op_type, _other)(node))
         except (_UnknownError, IndexError, ValueError, ZeroDivisionError):  # or attributes that do not fit
             unknown[proto.op_type[:40]] += 1
-        except ProblemError as error:
-            raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
         fused |= set(node.activation[1])
     counted = ", ".join(f"{count} x {name}" for name, count in unknown.items())
     bodies = ", ".join(sorted({node.op_type for node in graph.nodes if node.op_type in _WITH_BODIES}))

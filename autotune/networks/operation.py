@@ -210,7 +210,7 @@ class Convolution:
     groups: int = 1
     is_transposed: bool = False
     output: tuple[int, int] | None = None
-    """Height and width of the output, if they do not follow from the others."""
+    """Height and width of the output, if known; needed of what is transposed."""
     words: str = ""
     """More words of the shape: bias, relu, relu6."""
 
@@ -219,10 +219,7 @@ class Convolution:
         if self.output:
             return self.output
         axes = zip(self.size, self.window, self.stride, self.dilation, self.padding[:2], self.padding[2:], strict=True)
-        if self.is_transposed:
-            height, width = ((n - 1) * s + d * (w - 1) + 1 - a - b for n, w, s, d, a, b in axes)
-        else:
-            height, width = ((n + a + b - d * (w - 1) - 1) // s + 1 for n, w, s, d, a, b in axes)
+        height, width = ((n + a + b - d * (w - 1) - 1) // s + 1 for n, w, s, d, a, b in axes)
         return height, width
 
     @property
@@ -245,8 +242,6 @@ def _sides(padding: tuple[int, int, int, int]) -> Any:
 
 def convolution(label: str, one: Convolution, dtype: str = "float32") -> Operation:
     outputs, size = one.output_size, ELEMENT_TYPES[dtype].size_bytes
-    if min(outputs) < 1:
-        raise ProblemError(f"{label}: a window of {_pair(one.window, True)} does not fit {_pair(one.size, True)}")
     weights = one.channels * one.filters // one.groups * prod(one.window)
     places = one.batch * prod(one.size if one.is_transposed else outputs)
     elements = one.batch * (prod(one.size) * one.channels + prod(outputs) * one.filters) + weights

@@ -20,7 +20,7 @@ _V2 = (
 
 
 def network(kind: str, settings: Settings, wanted: Wanted, dtype: str, weight_bytes: int) -> Network:
-    """Return the network of a configuration. Raises UsageError, or ProblemError for an image that is too small."""
+    """Return the network of a configuration. Raises UsageError."""
     side = settings.size("image_size", default=224)
     size = wanted.image or (side, side)
     net = _Layers(batch=wanted.batch, size=size, channels=settings.size("num_channels", default=3), dtype=dtype)

@@ -26,7 +26,7 @@ from autotune.model.problem import Problem
 from autotune.model.rates import Rates
 from autotune.model.trial import Calibration, Timer
 from autotune.store import Store
-from factories import INVENTED_GPU, PHONE, Run, device, product
+from factories import INVENTED_GPU, PHONE, PROCESSOR, Run, device, product
 from invented_port import InventedPort
 
 GIVEN = Rates(
@@ -192,10 +192,15 @@ def test_measured_rates_replace_public_numbers(monkeypatch: pytest.MonkeyPatch) 
     assert measured_machine(ADRENO, "adreno") == public
     # 6 compute units of 384 multiply-adds: 2764.8 GFLOP/s are a clock of 0.6 GHz, in which 36 GB/s are 60 bytes.
     use_rates(ADRENO, Rates(buffer=36.0, float32=2764.8, lanes=128))
-    assert measured_machine(ADRENO, "adreno") == replace(public, memory_bytes=60, lanes=128)
-    other = device("pocl-any", family="cpu")
+    assert measured_machine(ADRENO, "adreno") == replace(public, memory_bytes=60)  # of 64 lanes at least
+    use_rates(ADRENO, Rates(lanes=32))
+    assert measured_machine(ADRENO, "adreno") == replace(public, lanes=32)
+    other = device("pocl-any", family="cpu", limits=PROCESSOR)
     use_rates(other, GIVEN)
-    assert measured_machine(other, "cpu") == machine_of("pocl-any", "cpu")  # which states neither
+    assert measured_machine(other, "cpu") == machine_of("pocl-any", "cpu")  # which states nothing
+    unknown = device("xclipse-1", family="gpu")
+    use_rates(unknown, GIVEN)
+    assert measured_machine(unknown, "gpu") == replace(machine_of("xclipse-1", "gpu"), lanes=32)
 
 
 def test_rates_are_kept_for_a_driver(tmp_path: Any) -> None:
