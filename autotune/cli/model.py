@@ -143,7 +143,7 @@ def _print_plan(network: "Network", options: argparse.Namespace) -> None:
     if options.json:
         print_json(_plain_plan(found))
         return
-    print_prospects(found, sys.stdout, device=device.slug)
+    print_prospects(network, found, device, sys.stdout)
 
 
 def _plain_plan(

@@ -9,6 +9,7 @@ from autotune.display.words import bytes_text, percent_text
 from autotune.model.trial import time_text
 
 if TYPE_CHECKING:
+    from autotune.model.device import Device
     from autotune.networks import Network, Operation, Step
     from autotune.networks.estimate import Prospect
 
@@ -31,10 +32,12 @@ def print_network(network: "Network", stream: IO[str], *, is_markdown: bool = Fa
         arithmetic, moved = percent_text(flops / step.flops), percent_text(moved_without / step.bytes_moved)
         page.line(f"without a kernel here: {arithmetic} of the arithmetic, {moved} of the bytes")
     page.line()
-    if network.weight_bytes:
-        page.line(f"weights: {bytes_text(network.weight_bytes)}")
-    if network.cache_bytes:
-        page.line(f"keys and values: {bytes_text(network.cache_bytes)}")
+    page.line(_memory_text(network))
+
+
+def _memory_text(network: "Network") -> str:
+    weights = f"weights: {bytes_text(network.weight_bytes)}" if network.weight_bytes else "weights: not known"
+    return weights + (f"; keys and values: {bytes_text(network.cache_bytes)}" if network.cache_bytes else "")
 
 
 def _parts(one: "Operation", step: "Step") -> tuple[float, float]:
@@ -51,13 +54,16 @@ def _without(one: "Operation") -> str:
 
 
 def print_prospects(
-    steps: "Sequence[tuple[Step, Sequence[Prospect], Mapping[str, float]]]", stream: IO[str], *, device: str
+    network: "Network",
+    steps: "Sequence[tuple[Step, Sequence[Prospect], Mapping[str, float]]]",
+    device: "Device",
+    stream: IO[str],
 ) -> None:
     """Print for each step the times of its operations now, tuned and at the limits, and how many units a second."""
     page = Page(stream, is_wide=True)
     for step, found, formats in steps:
         page.line()
-        page.line(f"{step.title}, on {device} (~ is an estimate)")
+        page.line(f"{step.title}, on {device.slug} (~ is an estimate)")
         rows = [
             (one.operation.label, one.operation.shape or "several", str(one.operation.calls), *_times(one))
             for one in sorted(found, key=lambda one: -one.now_ns if one.now_ns > 0 else 0.0)
@@ -67,6 +73,8 @@ def print_prospects(
         if len(formats) > 1:
             rates = ((name, step.amount * 1e9 / ns) for name, ns in sorted(formats.items(), key=lambda one: one[1]))
             page.line(f"tuned, by weights: {', '.join(f'{n} ~{rate:.3g} {step.units}/s' for n, rate in rates)}")
+    page.line()
+    page.line(f"{_memory_text(network)}; the device has {bytes_text(device.limits.global_memory_bytes)}")
 
 
 def _times(one: "Prospect") -> tuple[str, str, str]:

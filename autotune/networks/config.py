@@ -31,19 +31,19 @@ from autotune.networks.transformer import (
 
 _LAYER_NORM: Mapping[str, Any] = {"norm": "layer_norm", "gate": ""}
 _DECODERS: Mapping[str, Mapping[str, Any]] = {
-    "llama": {}, "mistral": {}, "qwen2": {}, "mixtral": {}, "qwen2_moe": {},
+    "llama": {}, "granite": {}, "mistral": {}, "qwen2": {}, "mixtral": {}, "qwen2_moe": {},
     "qwen3": {"head_norms": "heads"}, "qwen3_moe": {"head_norms": "heads"}, "olmo2": {"head_norms": "rows"},
     "gemma": {"gate": "gelu"}, "gemma2": {"gate": "gelu", "norms": 4},
     "gemma3_text": {"gate": "gelu", "norms": 4, "head_norms": "heads"},
     "phi3": {"is_fused": True, "gate_is_fused": True},
     "gpt2": {**_LAYER_NORM, "is_fused": True, "rope": ""}, "opt": {**_LAYER_NORM, "rope": "", "activation": "relu"},
     "gpt_neox": {**_LAYER_NORM, "is_fused": True}, "phi": {**_LAYER_NORM, "norms": 1},
-    "starcoder2": _LAYER_NORM, "stablelm": {"norm": "layer_norm"},
+    "cohere": {"norm": "layer_norm", "norms": 1, "rope": "rope"}, "starcoder2": _LAYER_NORM, "stablelm": {"norm": "layer_norm"},
 }  # fmt: skip
 """What differs from a Llama, by the model_type of a configuration."""
 _OF_IMAGES = ("vit", "deit")
 _ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", *_OF_IMAGES)
-_TIED = ("gemma", "gemma2", "gemma3_text", "gpt2", "opt", "t5", "whisper", "starcoder2")
+_TIED = ("cohere", "gemma", "gemma2", "gemma3_text", "gpt2", "opt", "t5", "whisper", "starcoder2")
 """Models whose embeddings are the weights of the last product where a configuration does not tell."""
 _NESTED = {"gemma3": "text_config", "mistral3": "text_config", "llava": "text_config"}
 """Models of text and images: the part that is read."""

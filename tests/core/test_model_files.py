@@ -37,6 +37,15 @@ DECODERS = {
         rows={"1x2048 rms_norm_weight": 33, "1x8192 swiglu": 16, "1x2048 rope_halves heads=32": 16,
               "1x512 rope_halves heads=8": 16},
     ),
+    "Granite-3.0-2B": Published(
+        config=llama(2048, 40, 32, 8, 8192, 49155, model_type="granite", tie_word_embeddings=True),
+        parameters=2_533_531_648, vectors=81 * 2048, attention={"32/8,1,1000,64 causal": 40}, is_tied=True,
+    ),
+    "Command-R": Published(
+        config=llama(8192, 40, 64, 64, 22528, 256000, model_type="cohere"),
+        parameters=34_980_831_232, vectors=41 * 8192, attention={"64,1,1000,128 causal": 40}, is_tied=True,
+        rows={"1x8192 layer_norm": 41, "1x22528 swiglu": 40, "1x8192 rope heads=64": 80},
+    ),
     "Llama-2-7B": Published(
         config=llama(4096, 32, 32, 32, 11008, 32000, torch_dtype="float16"),
         parameters=6_738_415_616, vectors=65 * 4096, attention={"32,1,1000,128 causal float16": 32},

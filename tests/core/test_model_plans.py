@@ -158,6 +158,7 @@ def test_the_command_prints_a_plan(small: Path, run: Run, pocl: Device, tmp_path
     (line,) = (line for line in shown.splitlines() if line.startswith("output "))
     assert "1 ms" in line and "500 us" in line and "~" in line
     assert "tokens/s now" in shown and "possible" in shown
+    assert "weights: 6.453 MiB; keys and values: 128 KiB; the device has" in shown
     (plan,) = json.loads(run([*arguments, "--json"]).out)
     (output,) = (one for one in plan["operations"] if one["operation"]["label"] == "output")
     assert (output["now_ns"], output["tuned_ns"], output["is_measured"]) == (1e6, 5e5, True)
