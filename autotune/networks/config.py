@@ -38,7 +38,8 @@ _DECODERS: Mapping[str, Mapping[str, Any]] = {
     "phi3": {"is_fused": True, "gate_is_fused": True},
     "gpt2": {**_LAYER_NORM, "is_fused": True, "rope": ""}, "opt": {**_LAYER_NORM, "rope": "", "activation": "relu"},
     "gpt_neox": {**_LAYER_NORM, "is_fused": True}, "phi": {**_LAYER_NORM, "norms": 1},
-    "cohere": {"norm": "layer_norm", "norms": 1, "rope": "rope"}, "starcoder2": _LAYER_NORM, "stablelm": {"norm": "layer_norm"},
+    "cohere": {"norm": "layer_norm", "norms": 1, "rope": "rope"}, "starcoder2": _LAYER_NORM,
+    "stablelm": {"norm": "layer_norm"},
 }  # fmt: skip
 """What differs from a Llama, by the model_type of a configuration."""
 _OF_IMAGES = ("vit", "deit")
