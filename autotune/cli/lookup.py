@@ -56,18 +56,24 @@ def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned, Rates | Non
     return device, table.find(device, problem), table.rates(device)
 
 
+def shares_of(device: Device, tuned: "Tuned", rates: "Rates | None") -> dict[str, float]:
+    """Return how near a measured configuration is to each limit of the device, the nearest first; 1 is at the limit."""
+    if rates is None or tuned.time_ns is None or tuned.source_problem is None:
+        return {}
+    bounds = rates.bounds(tuned.source_problem, device.limits)
+    return {bound.name: round(bound.time_ns / tuned.time_ns, 4) for bound in bounds}
+
+
 def limits_of(device: Device, tuned: "Tuned", rates: "Rates | None") -> list[tuple[str, str]]:
     """Return which limit of the device binds a measured configuration, and how near to each it is, for people."""
-    if rates is None or tuned.time_ns is None or tuned.source_problem is None:
+    shares = shares_of(device, tuned, rates)
+    if not shares or rates is None or tuned.time_ns is None:
         return []
-    bounds = rates.bounds(tuned.source_problem, device.limits)
-    shares = ", ".join(f"{bound.time_ns / tuned.time_ns:.0%} of the {bound.name} rate" for bound in bounds)
-    is_cached = any(bound.name == "memory" and bound.time_ns > tuned.time_ns for bound in bounds)
-    name = "a cache, which holds its operands" if is_cached else bounds[0].name if bounds else ""
-    facts = [("limited by", f"{name}: {shares}")] if bounds else []
-    if rates.launch_ns > tuned.time_ns:
-        facts.append(("launch", f"takes {time_text(rates.launch_ns)}, longer than the kernel"))
-    return facts
+    name = "a cache, which holds its operands" if shares.get("memory", 0.0) > 1 else next(iter(shares))
+    text = ", ".join(f"{share:.0%} of the {limit} rate" for limit, share in shares.items())
+    is_launch = rates.launch_ns > tuned.time_ns
+    launch = [("launch", f"takes {time_text(rates.launch_ns)}, longer than the kernel")] if is_launch else []
+    return [("limited by", f"{name}: {text}"), *launch]
 
 
 def named_device(selector: str, known: Sequence[Device]) -> Device:
@@ -160,7 +166,14 @@ def lookup_command(options: argparse.Namespace) -> int:
         default = f"the built-in default{limits} (autotune run tunes it)"
         print_note(f"note: {problem.label} is not tuned on {device.slug}; this is {default}")
     if options.json:
-        print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
+        print_json(
+            {
+                "device": device.slug,
+                "problem": problem.to_dict(),
+                **plain_tuned(tuned),
+                "shares_of_limits": shares_of(device, tuned, rates),
+            }
+        )
         return 0
     from autotune.display.results import print_configuration
 

@@ -28,6 +28,7 @@ from autotune.model.trial import Calibration, Timer
 from autotune.store import Store
 from factories import INVENTED_GPU, PHONE, PROCESSOR, Run, device, product
 from invented_port import InventedPort
+from model_files import won
 
 GIVEN = Rates(
     buffer=100.0, image=200.0, constant=500.0, local=1000.0, float32=2000.0, float16=4000.0, int8=8000.0,
@@ -236,3 +237,23 @@ def test_the_command_keeps_and_prints(tmp_path: Any, run: Run, monkeypatch: pyte
     assert told["float16"] == 4000.0 and told["device"] == pocl.slug
     with Store.open(place) as store:
         assert store.rates(pocl) == GIVEN
+
+
+def test_show_says_which_limit_binds(tmp_path: Any, run: Run, pocl: Device) -> None:
+    place, problem = str(tmp_path / "store.sqlite"), product(64, 64, 64)
+    with Store.open(place) as store:
+        store.add_device(pocl)
+        store.record_winner(replace(won(problem, 2000.0, 4000.0), device=pocl.slug))
+    arguments = ["--device", pocl.slug, "64", "64", "64", "--db", place]
+    assert "limited by" not in run(["show", *arguments]).out
+    with Store.open(place) as store:  # 3 * 64^2 * 4 bytes take 491.5 ns, 2 * 64^3 operations 1049
+        store.keep_rates(pocl, Rates(buffer=100.0, float32=500.0, launch_ns=5000.0))
+    for command in (["show", *arguments], ["lookup", *arguments, "--explain"]):
+        shown = " ".join(run(command).out.split())
+        assert "limited by arithmetic: 52% of the arithmetic rate, 25% of the memory rate" in shown
+        assert "launch takes 5 us, longer than the kernel" in shown
+    told = json.loads(run(["lookup", *arguments, "--json"]).out)
+    assert told["shares_of_limits"] == pytest.approx({"arithmetic": 0.5243, "memory": 0.2458}, abs=1e-3)
+    with Store.open(place) as store:
+        store.keep_rates(pocl, Rates(buffer=10.0))
+    assert "limited by a cache, which holds its operands: 246%" in " ".join(run(["show", *arguments]).out.split())

@@ -14,14 +14,13 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.presets import read_shapes
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.model.device import Device, DeviceLimits
-from autotune.model.problem import Problem
 from autotune.model.rates import Rates
-from autotune.model.trial import Provenance, Request, Verdict, Winner
+from autotune.model.trial import Request
 from autotune.networks.estimate import Prospects
 from autotune.networks.operation import Operation, other, product, step
 from autotune.store import Store
 from factories import Run
-from model_files import llama
+from model_files import llama, won
 
 
 @pytest.fixture
@@ -74,17 +73,6 @@ def test_onnx_asks_for_its_package(tmp_path: Path, run: Run, monkeypatch: pytest
 # Plans
 
 RATES = Rates(buffer=10.0, float32=100.0, launch_ns=1000.0)
-
-
-def won(problem: Problem, time_ns: float, default_ns: float) -> Winner:
-    provenance = Provenance(
-        driver="1", template_hash="0", space_version=1, tool_version="1", measured_at="2026-01-31T12:00:00Z"
-    )  # fmt: skip
-    return Winner(
-        device="invented-1", problem=problem, configuration=find_family(problem.family).baseline, time_ns=time_ns,
-        default_ns=default_ns, baseline_ns=None, gain_low=1.0, gain_high=2.0, samples=9, is_default=False,
-        verdict=Verdict.FASTER, verifications=3, provenance=provenance,
-    )  # fmt: skip
 
 
 def gemv(k: int) -> Operation:
