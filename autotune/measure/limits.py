@@ -6,6 +6,7 @@ are those of `timing.py`, and every rate is the highest of several ways to do th
 
 import itertools
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -28,7 +29,9 @@ from autotune.model.trial import Calibration, Job
 
 COMMAND = (sys.executable, "-m", "autotune.measure.limits")
 LIMIT_S = 60.0
-"""Time limit of a part; all take about a minute and a half where drivers compile slowly."""
+"""Time limit of a part."""
+MOST_S = 120.0
+"""Time limit of all parts: what does not fit is left out. PoCL takes about ten seconds."""
 MOST_BYTES = 2**28
 """Memory that is read, larger than most caches; less where a device allocates less."""
 IMAGE_SIDE = 2048
@@ -201,10 +204,15 @@ PARTS: dict[str, Callable[[Bench], dict[str, float]]] = {
 def measure_rates(device: Device, report: Callable[[str], None]) -> Rates:
     """Measure a device; report what is measured next, and what could not be. Raises WorkerError."""
     found: dict[str, float] = {}
+    ends = time.monotonic() + MOST_S
     with child.Child(COMMAND) as measuring:
         for part in PARTS:
+            left_s = min(LIMIT_S, ends - time.monotonic())
+            if left_s <= 0:
+                report(f"{part} could not be measured: two minutes are over")
+                continue
             report(f"measuring {part} ...")
-            answer = measuring.ask((device.selector, part), {"opening": LIMIT_S, "measuring": LIMIT_S})
+            answer = measuring.ask((device.selector, part), {"opening": LIMIT_S, "measuring": left_s})
             if isinstance(answer, child.Loss):
                 report(f"{part} could not be measured: {answer.message}")
             elif isinstance(answer, str):

@@ -146,6 +146,13 @@ def test_a_part_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch, pocl: De
     assert "arithmetic could not be measured: no such extension" in said
 
 
+def test_what_does_not_fit_the_time_is_left_out(monkeypatch: pytest.MonkeyPatch, pocl: Device) -> None:
+    monkeypatch.setattr(limits, "MOST_S", 0.0)
+    said: list[str] = []
+    assert measure_rates(pocl, said.append) == Rates()
+    assert "images could not be measured: two minutes are over" in said and len(said) == len(PARTS)
+
+
 def test_a_build_that_fails_loses_its_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Bench) -> dict[str, float]:
         raise BuildError("no images here")
