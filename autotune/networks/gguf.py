@@ -91,7 +91,7 @@ def _stack(header: GgufHeader) -> Stack:
     has_rope = not is_alibi and not any(one.name.startswith("position_embd") for one in header.tensors)
     has_gate = bool(names & {"ffn_gate.weight", "ffn_gate_exps.weight"})
     between = values.number("feed_forward_length")
-    up = next((one.shape[1] for one in header.tensors if one.name.endswith(".ffn_up.weight")), between)
+    is_fused = _outputs(header, ".ffn_up.weight") > between or "ffn_gate_up_exps.weight" in names
     window, every = values.number("attention.sliding_window"), _ALTERNATING.get(str(architecture), 1)
     return Stack(
         layers=layers,
@@ -106,7 +106,7 @@ def _stack(header: GgufHeader) -> Stack:
             words="alibi" if is_alibi else "sinks" if "attn_sinks.weight" in names else "",
         ),
         between=between,
-        gate=("gelu" if str(architecture).startswith(_GELU_GATES) else "silu") if has_gate or up > between else "",
+        gate=("gelu" if str(architecture).startswith(_GELU_GATES) else "silu") if has_gate or is_fused else "",
         gate_is_fused=not has_gate,
         norms=0,
         has_last_norm=False,
@@ -122,14 +122,18 @@ def _experts(values: _Values, header: GgufHeader, layers: int) -> Experts | None
     routed = [one for one in header.tensors if one.name.endswith((".ffn_up_exps.weight", ".ffn_gate_up_exps.weight"))]
     if not routed or len(routed[0].shape) != 3:
         return None
-    shared = next((one.shape[1] for one in header.tensors if one.name.endswith(".ffn_up_shexp.weight")), 0)
     return Experts(
         layers=min(len(routed), layers),
         count=routed[0].shape[2],
         used=min(header.experts_used, routed[0].shape[2]),
         between=values.number("expert_feed_forward_length") or routed[0].shape[1],
-        shared=shared,
+        shared=_outputs(header, ".ffn_up_shexp.weight"),
     )
+
+
+def _outputs(header: GgufHeader, ending: str) -> int:
+    """Return the outputs of the first matrix whose name ends so; 0 without any."""
+    return next((one.shape[1] for one in header.tensors if one.name.endswith(ending) and len(one.shape) > 1), 0)
 
 
 def _products(header: GgufHeader, tokens: Tokens, notes: Counter[str]) -> Iterator[Operation]:
@@ -141,13 +145,13 @@ def _products(header: GgufHeader, tokens: Tokens, notes: Counter[str]) -> Iterat
         if "conv1d" in tensor.name or "ssm_a" in tensor.name:
             yield other(_label(tensor), tokens.rows * tensor.shape[-1], flops=2 * tensor.shape[0])
             continue
+        k, m, matrices = (*tensor.shape, 1)[:3]
+        used = min(header.experts_used, matrices) if "exps" in tensor.name else matrices  # or one for each head
         try:
-            request = product_of(tensor, tokens.rows, header.experts_used, tokens.sequences)
+            request = product_of(tensor, tokens.rows, used, tokens.sequences)
         except UsageError as error:
-            k, m, experts = (*tensor.shape, 1)[:3]
             notes[f"{tensor.name}: {error.message}"] += 1
-            rows = tokens.rows * (header.experts_used if experts > 1 else 1)
-            yield other(f"{_label(tensor)} in {tensor.type.upper()}", m * rows, flops=2 * k)
+            yield other(f"{_label(tensor)} in {tensor.type.upper()}", m * tokens.rows * used, flops=2 * k)
             continue
         problem = request.problem
         stands = getattr(problem, "weights", None) or FLOATS[tensor.type]

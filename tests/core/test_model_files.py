@@ -510,3 +510,19 @@ def test_several_sequences_at_once(tmp_path: Path) -> None:
     (quantised,) = read(path, depth=100, batch=4).steps
     assert labelled(quantised, "output").shape == "2048x4x512 q6_k"
     assert labelled(quantised, "attn_q").shape == "512x4x512 q4_0"
+
+
+def test_latent_attention_of_gguf_files(tmp_path: Path) -> None:
+    """As DeepSeek has it: a matrix for each head, and one head of keys and values for all."""
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {
+        "blk.0.attn_q_b.weight": ("Q8_0", (1536, 16 * 192)), "blk.0.attn_k_b.weight": ("Q8_0", (128, 512, 16)),
+        "blk.0.attn_v_b.weight": ("F16", (512, 128, 16)), "blk.0.attn_kv_a_norm.weight": ("F32", (512,)),
+        "blk.0.ffn_up.weight": ("F32", (512,)),
+    }  # fmt: skip
+    numbers = {**NUMBERS, "attention.head_count": 16, "attention.head_count_kv": 1, "attention.key_length": 576,
+               "attention.value_length": 512}  # fmt: skip
+    path = model_file(tmp_path, tensors, used=2, architecture="deepseek2", numbers=numbers)
+    (step,) = read(path, depth=100).steps
+    assert labelled(step, "attn_k_b").flops == 2 * 16 * 128 * 512 == labelled(step, "attn_v_b").flops
+    assert calls(step, "attention") == {"16/1,1,100,576/512 causal kv=float16": 1}
+    assert labelled(step, "attn_kv_a_norm").shape == "1x512 rms_norm_weight"
