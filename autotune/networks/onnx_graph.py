@@ -30,6 +30,9 @@ MAX_BYTES = 2**26
 """Of all that is kept."""
 MAX_AXES = 16
 
+DEFAULT_TOKENS = 128
+DEFAULT_IMAGE = (224, 224)
+
 _MODEL, _GRAPH, _NODE, _ATTRIBUTE, _TENSOR, _PLAIN = "model", "graph", "node", "attribute", "tensor", "plain"
 _MESSAGES = {
     _MODEL: {7: _GRAPH, 20: "", 25: ""},
@@ -151,36 +154,46 @@ def _varint(number: int) -> bytes:
 
 
 def _set_sizes(graph: "GraphProto", wanted: Wanted) -> None:
-    """Give free sizes of the inputs a value: the batch, the image, or the tokens of a prompt.
+    """Give free sizes of the inputs a value: the batch, the image, the cache, or the tokens.
 
     Raises UsageError where a size that is asked for is fixed to another.
     """
     constants = {one.name for one in graph.initializer}
-    has_free = False
     inputs = [one for one in graph.input if one.name not in constants]
-    for one in inputs:
-        axes = one.type.tensor_type.shape.dim
-        is_last = len(axes) == 4 and axes[3].dim_value in (1, 3) and axes[1].dim_value not in (1, 3)
-        places = {0: wanted.batch}
-        if len(axes) == 4:
-            height, width = wanted.image or (224, 224)
-            places |= {1: height, 2: width} if is_last else {2: height, 3: width}
+    shapes = [one.type.tensor_type.shape.dim for one in inputs]
+    has_cache = any(_is_of_cache(axis) for axes in shapes for axis in axes)
+    tokens = wanted.prompt or (1 if has_cache else DEFAULT_TOKENS)
+    free = [axis for axes in shapes for axis in axes if not axis.dim_value]
+    for axes in shapes:
+        image = _image_axes(axes)
         for number, axis in enumerate(axes):
-            value = places.get(number, wanted.prompt or 128)
+            if number in image:
+                value = (wanted.image or DEFAULT_IMAGE)[image.index(number)]
+            else:
+                value = wanted.batch if number == 0 else wanted.depth or tokens if _is_of_cache(axis) else tokens
+            is_asked = (number == 0 and wanted.batch > 1) or (number in image and wanted.image is not None)
+            if axes is shapes[0] and is_asked and axis.dim_value not in (0, value):
+                hint = "export it with free axes"
+                raise UsageError(f"has a fixed size of {axis.dim_value} where {value} is asked for", hint=hint)
             if not axis.dim_value:
                 axis.Clear()
-                axis.dim_value, has_free = value, True
-            elif one is inputs[0] and axis.dim_value != value and _is_asked(number, len(axes), wanted):
-                raise UsageError(
-                    f"has a fixed size of {axis.dim_value} where {value} is asked for", hint="export it with free axes"
-                )
+                axis.dim_value = value
     for known in (graph.value_info, graph.output):
-        for one in known if has_free else ():
+        for one in known if free else ():
             one.type.tensor_type.ClearField("shape")
 
 
-def _is_asked(axis: int, axes: int, wanted: Wanted) -> bool:
-    return (axis == 0 and wanted.batch > 1) or (axes == 4 and axis > 1 and wanted.image is not None)
+def _is_of_cache(axis: Any) -> bool:
+    """Return whether an axis is free, and by its name the keys and values of earlier tokens."""
+    return any(word in axis.dim_param for word in ("past", "total"))
+
+
+def _image_axes(axes: Any) -> tuple[int, ...]:
+    """Return which axes are height and width: of an input with four axes, as far as these are free or a size alike."""
+    if len(axes) != 4:
+        return ()
+    height, width = (1, 2) if axes[3].dim_value in (1, 3) and axes[1].dim_value not in (1, 3) else (2, 3)
+    return (height, width) if bool(axes[height].dim_value) == bool(axes[width].dim_value) else ()
 
 
 def _graph(graph: "GraphProto") -> Graph:

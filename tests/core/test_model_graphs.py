@@ -145,6 +145,15 @@ def test_products_of_integers_are_listed_with_their_work(tmp_path: Path) -> None
     assert "not counted: the bodies of If" in network.notes
 
 
+def test_a_cache_has_the_depth_that_is_asked_for(tmp_path: Path) -> None:
+    nodes = [onnx.helper.make_node("MatMul", ["q", "keys"], ["scores"])]
+    inputs: dict[str, Sequence[int | str]] = {"q": ["batch", 8, "tokens", 64], "keys": ["batch", 8, 64, "past_length"]}
+    path = graph_file(tmp_path / "model.onnx", nodes, inputs, {})
+    for wanted, shape in (({"depth": 100}, "1x100x64 batch=8"), ({"prompt": 16}, "16x16x64 batch=8")):
+        (step,) = read(path, **wanted).steps
+        assert calls(step, "gemm") == {shape: 1}
+
+
 def test_fixed_sizes_stay(tmp_path: Path) -> None:
     nodes = [onnx.helper.make_node("Relu", ["x"], ["y"])]
     path = graph_file(tmp_path / "model.onnx", nodes, {"x": [1, 3, 8, 8]}, {})
