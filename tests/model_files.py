@@ -24,7 +24,12 @@ def product_flops(step: Step) -> int:
 
 
 def calls(step: Step, family: str) -> dict[str, int]:
-    return {one.shape: one.calls for one in step.operations if one.family == family}
+    """How often each size of a family occurs; convolutions in the form in which they are asked for."""
+    return {size(one): one.calls for one in step.operations if one.family == family}
+
+
+def size(one: Operation) -> str:
+    return one.shape if one.problem is None or one.family == "conv" else one.problem.label
 
 
 def labelled(step: Step, label: str) -> Operation:

@@ -23,7 +23,7 @@ def print_network(network: "Network", stream: IO[str], *, is_markdown: bool = Fa
         gflop, moved = f"{step.flops / 1e9:.4g} GFLOP", bytes_text(step.bytes_moved)
         page.line(f"{step.title}: {gflop}, {moved} moved at least")
         rows = [
-            (one.label, one.family or "-", one.shape or "several", str(one.calls), *_shares(one, step), _without(one))
+            (one.label, one.family or "-", _size(one), str(one.calls), *_shares(one, step), _without(one))
             for one in sorted(step.operations, key=lambda one: -max(_parts(one, step)))
         ]
         page.table(("operation", "family", "shape", "calls", "arithmetic", "bytes", ""), rows)
@@ -49,6 +49,10 @@ def _shares(one: "Operation", step: "Step") -> tuple[str, str]:
     return arithmetic, moved
 
 
+def _size(one: "Operation") -> str:
+    return one.problem.label if one.problem else one.shape or "several"
+
+
 def _without(one: "Operation") -> str:
     return "" if one.problem else "no kernel here"
 
@@ -65,7 +69,7 @@ def print_prospects(
         page.line()
         page.line(f"{step.title}, on {device.slug} (~ is an estimate)")
         rows = [
-            (one.operation.label, one.operation.shape or "several", str(one.operation.calls), *_times(one))
+            (one.operation.label, _size(one.operation), str(one.operation.calls), *_times(one))
             for one in sorted(found, key=lambda one: -one.now_ns if one.now_ns > 0 else 0.0)
         ]
         page.table(("operation", "shape", "calls", "now", "tuned", "possible"), rows)

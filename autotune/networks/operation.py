@@ -24,7 +24,7 @@ class Operation:
     family: str
     """The kernel family it belongs to; empty where no family is for it."""
     shape: str
-    """Its size as the family parses it; empty for calls of several sizes."""
+    """Its size in a form that the family parses; empty for calls of several sizes."""
     flops: int
     """Arithmetic operations of all calls."""
     bytes_moved: int
@@ -103,7 +103,7 @@ def _operation(family: str, label: str, shape: str, flops: int, bytes_moved: int
     except ProblemError:
         return Operation(label=label, family=family, shape=shape, flops=flops, bytes_moved=bytes_moved)
     return Operation(
-        label=label, family=family, shape=problem.label, flops=problem.flops, bytes_moved=problem.bytes_moved,
+        label=label, family=family, shape=shape, flops=problem.flops, bytes_moved=problem.bytes_moved,
         problem=problem,
     )  # fmt: skip
 

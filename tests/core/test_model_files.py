@@ -12,7 +12,7 @@ import pytest
 from autotune.errors import UsageError
 from autotune.kernels.gguf_header import TYPES, bytes_of
 from gguf_files import model_file
-from model_files import calls, configured, convolution_weights, labelled, llama, product_flops, read
+from model_files import calls, configured, convolution_weights, labelled, llama, product_flops, read, size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +162,7 @@ def test_a_prompt_reads_all_tokens_and_has_one_output(tmp_path: Path) -> None:
     assert product_flops(read_128) == 2 * (128 * layers + 128256 * 2048)
     assert product_flops(one) == 2 * (layers + 128256 * 2048)
     assert calls(read_128, "attention") == {"32/8,128,128,64 causal": 16}
-    assert labelled(read_128, "query").shape == "128x2048x2048 nt constant=b"
+    assert size(labelled(read_128, "query")) == "128x2048x2048 nt constant=b"
     assert labelled(read_128, "query").calls == 32  # with the products after attention
     assert (read_128.amount, read_128.units, one.amount) == (128, "tokens", 1)
     # Three reads and one write of a prompt's rows, four bytes each, in two additions of each layer.
@@ -387,7 +387,7 @@ def test_what_a_gguf_file_has_without_kernels_is_listed(tmp_path: Path) -> None:
     }  # fmt: skip
     network = read(model_file(tmp_path, tensors, architecture="mamba", numbers=NUMBERS), depth=10)
     (step,) = network.steps
-    assert labelled(step, "ssm_conv1d").family == "" and labelled(step, "ssm_in").shape == "2048x1x512 q4_k"
+    assert labelled(step, "ssm_conv1d").family == "" and size(labelled(step, "ssm_in")) == "2048x1x512 q4_k"
     assert labelled(step, "ffn_up in I8").flops == 2 * 512 * 1024
     assert network.notes == (
         "q4_k stands for IQ4_XS", "blk.0.ffn_up.weight: there are no kernels for I8",
@@ -440,7 +440,7 @@ def test_headers_tell_the_type_and_are_compared(tmp_path: Path) -> None:
     network = read(tmp_path, depth=100)
     weights = 2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64
     assert (network.notes, network.weight_bytes) == ((), 2 * (weights + 64000))
-    assert labelled(network.steps[0], "gate").shape == "1x128x64 nt float16 constant=b"
+    assert size(labelled(network.steps[0], "gate")) == "1x128x64 nt float16 constant=b"
     assert read(path, depth=100).weight_bytes == 2 * weights
     del tensors["model.layers.0.up_proj.weight"]
     safetensors_file(path, tensors)
@@ -505,11 +505,11 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 def test_several_sequences_at_once(tmp_path: Path) -> None:
     (step,) = configured(tmp_path, DECODERS["Llama-3.2-1B"].config, depth=100, batch=4).steps
     assert calls(step, "attention") == {"32/8,1,100,64 batch=4 causal": 16}
-    assert labelled(step, "output").shape == "4x128256x2048 nt constant=b" and step.amount == 4
+    assert size(labelled(step, "output")) == "4x128256x2048 nt constant=b" and step.amount == 4
     path = model_file(tmp_path, llama_tensors(2, 512, 128, 1024, 2048), numbers=NUMBERS)
     (quantised,) = read(path, depth=100, batch=4).steps
-    assert labelled(quantised, "output").shape == "2048x4x512 q6_k"
-    assert labelled(quantised, "attn_q").shape == "512x4x512 q4_0"
+    assert size(labelled(quantised, "output")) == "2048x4x512 q6_k"
+    assert size(labelled(quantised, "attn_q")) == "512x4x512 q4_0"
 
 
 def test_latent_attention_of_gguf_files(tmp_path: Path) -> None:
@@ -525,4 +525,4 @@ def test_latent_attention_of_gguf_files(tmp_path: Path) -> None:
     (step,) = read(path, depth=100).steps
     assert labelled(step, "attn_k_b").flops == 2 * 16 * 128 * 512 == labelled(step, "attn_v_b").flops
     assert calls(step, "attention") == {"16/1,1,100,576/512 causal kv=float16": 1}
-    assert labelled(step, "attn_kv_a_norm").shape == "1x512 rms_norm_weight"
+    assert size(labelled(step, "attn_kv_a_norm")) == "1x512 rms_norm_weight"
