@@ -46,8 +46,10 @@ def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
 
 
 def use_rates(device: Device, rates: Rates | None) -> None:
-    """Have the measured rates of a device, if there are any, replace its public numbers in this process."""
-    if rates is not None:
+    """Have the measured rates of a device replace its public numbers in this process; None: of a database without."""
+    if rates is None:
+        _RATES.pop(device.slug, None)
+    else:
         _RATES[device.slug] = rates
 
 

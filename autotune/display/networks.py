@@ -28,8 +28,7 @@ def print_network(network: "Network", stream: IO[str], *, is_markdown: bool = Fa
         ]
         page.table(("operation", "family", "shape", "calls", "arithmetic", "bytes", ""), rows)
         without = [one for one in step.operations if one.problem is None]
-        flops, moved_without = (sum(getattr(one, name) for one in without) for name in ("flops", "bytes_moved"))
-        arithmetic, moved = percent_text(flops / step.flops), percent_text(moved_without / step.bytes_moved)
+        arithmetic, moved = (percent_text(sum(_parts(one, step)[index] for one in without)) for index in (0, 1))
         page.line(f"without a kernel here: {arithmetic} of the arithmetic, {moved} of the bytes")
     page.line()
     page.line(_memory_text(network))
@@ -92,7 +91,7 @@ def _time(time_ns: float, about: str) -> str:
 
 
 def _print_total(page: Page, step: "Step", found: "Sequence[Prospect]") -> None:
-    known = [one for one in found if not isnan(one.now_ns)]
+    known = [one for one in found if one.now_ns > 0]
     if not known:
         page.line("nothing is known of these on the device")
         return

@@ -203,6 +203,8 @@ def test_measured_rates_replace_public_numbers(monkeypatch: pytest.MonkeyPatch) 
     assert measured_machine(ADRENO, "adreno") == replace(public, memory_bytes=60)  # of 64 lanes at least
     use_rates(ADRENO, Rates(lanes=32))
     assert measured_machine(ADRENO, "adreno") == replace(public, lanes=32)
+    use_rates(ADRENO, None)
+    assert measured_machine(ADRENO, "adreno") == public
     other = device("pocl-any", family="cpu", limits=PROCESSOR)
     use_rates(other, GIVEN)
     assert measured_machine(other, "cpu") == machine_of("pocl-any", "cpu")  # which states nothing

@@ -9,6 +9,7 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.networks.onnx_graph import MAX_FIELD, without_weights
+from factories import Run
 from model_files import calls, convolution_weights, labelled, read, size
 
 onnx = pytest.importorskip("onnx")
@@ -143,6 +144,30 @@ def test_products_of_integers_are_listed_with_their_work(tmp_path: Path) -> None
     assert labelled(step, "MatMulInteger").flops == 2 * 3 * 8 * 8 * 5
     assert {one.problem for one in step.operations} == {None}
     assert "not counted: the bodies of If" in network.notes
+
+
+def test_convolutions_of_one_dimension_and_of_three(tmp_path: Path) -> None:
+    node = onnx.helper.make_node
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], strides=[2], pads=[1, 1]),
+        node("GlobalMaxPool", ["c"], ["g"]),
+        node("Conv", ["v", "u"], ["d"]),
+    ]
+    path = graph_file(
+        tmp_path / "model.onnx", nodes, {"x": [1, 80, 100], "v": [1, 2, 4, 4, 4]},
+        {"w": [64, 80, 3], "u": [2, 2, 3, 3, 3]},
+    )  # fmt: skip
+    (step,) = read(path).steps
+    assert calls(step, "conv") == {"1,1,100,80,64,1x3 stride=1x2 pad=0:1:0:1 layout=nchw": 1}
+    assert calls(step, "reduce") == {"64x50 max": 1}
+    (other,) = (one for one in step.operations if one.family == "")
+    assert (other.label, other.flops) == ("Conv", 2 * 2 * 8 * 2 * 27)
+
+
+def test_a_graph_that_computes_nothing(tmp_path: Path, run: Run) -> None:
+    nodes = [onnx.helper.make_node("Identity", ["x"], ["y"])]
+    path = graph_file(tmp_path / "model.onnx", nodes, {"x": [1, 3]}, {})
+    assert "without a kernel here: <0.1%" in run(["model", str(path)]).out
 
 
 def test_a_cache_has_the_depth_that_is_asked_for(tmp_path: Path) -> None:
