@@ -32,6 +32,7 @@ from autotune.networks.transformer import (
 _LAYER_NORM: Mapping[str, Any] = {"norm": "layer_norm", "gate": ""}
 _DECODERS: Mapping[str, Mapping[str, Any]] = {
     "llama": {}, "granite": {}, "mistral": {}, "qwen2": {}, "mixtral": {}, "qwen2_moe": {},
+    "gpt_oss": {"gate": "clamped silu"},
     "qwen3": {"head_norms": "heads"}, "qwen3_moe": {"head_norms": "heads"}, "olmo2": {"head_norms": "rows"},
     "gemma": {"gate": "gelu"}, "gemma2": {"gate": "gelu", "norms": 4},
     "gemma3_text": {"gate": "gelu", "norms": 4, "head_norms": "heads"},
@@ -147,7 +148,7 @@ def _decoder(settings: Settings, kind: str, dtype: str, kept: str) -> Stack:
         keys=settings.size("num_key_value_heads", default=queries),
         size=settings.size("head_dim", default=max(1, hidden // queries)),
         window=window,
-        words="capped" if settings.get("attn_logit_softcapping") else "",
+        words="sinks" if kind == "gpt_oss" else "capped" if settings.get("attn_logit_softcapping") else "",
     )
     stack = Stack(
         layers=layers, hidden=hidden, heads=heads, between=between, gate="silu", windowed=windowed,
@@ -158,7 +159,7 @@ def _decoder(settings: Settings, kind: str, dtype: str, kept: str) -> Stack:
 
 
 def _experts(settings: Settings, kind: str, layers: int, between: int) -> Experts | None:
-    if kind not in ("mixtral", "qwen2_moe", "qwen3_moe"):
+    if kind not in ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss"):
         return None
     count = settings.size("num_local_experts", "num_experts")
     return Experts(
@@ -167,6 +168,7 @@ def _experts(settings: Settings, kind: str, layers: int, between: int) -> Expert
         used=min(count, settings.size("num_experts_per_tok")),
         between=settings.size("moe_intermediate_size", default=between),
         shared=settings.size("shared_expert_intermediate_size", default=0),
+        weights="mxfp4" if settings.method == "mxfp4" else "",
     )
 
 

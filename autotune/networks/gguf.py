@@ -24,7 +24,8 @@ Source: `llama_model_rope_type` of llama.cpp."""
 _QUERIES = (".attn_q.weight", ".attn_qkv.weight", ".attn_q_b.weight")
 """Endings of the names of tensors, of which each layer with attention has one."""
 _ALIBI = ("bloom", "mpt", "jais", "jina-bert")
-_GELU_GATES = ("gemma", "jina-bert", "t5", "grok")
+_GATES = {**dict.fromkeys(("gemma", "jina-bert", "t5", "grok"), "gelu"), "gpt-oss": "clamped silu"}
+"""Activations of gates by the beginnings of the names of architectures; silu of all others."""
 _ENCODERS = ("bert", "nomic-bert", "jina-bert", "t5encoder")
 _ALTERNATING = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2, "cohere2": 4}
 """Of so many successive layers, the last has no window. Source: llama.cpp's `set_swa_pattern`."""
@@ -92,6 +93,7 @@ def _stack(header: GgufHeader) -> Stack:
     has_gate = bool(names & {"ffn_gate.weight", "ffn_gate_exps.weight"})
     between = values.number("feed_forward_length")
     is_fused = _outputs(header, ".ffn_up.weight") > between or "ffn_gate_up_exps.weight" in names
+    gate = next((gate for name, gate in _GATES.items() if str(architecture).startswith(name)), "silu")
     window, every = values.number("attention.sliding_window"), _ALTERNATING.get(str(architecture), 1)
     return Stack(
         layers=layers,
@@ -106,7 +108,7 @@ def _stack(header: GgufHeader) -> Stack:
             words="alibi" if is_alibi else "sinks" if "attn_sinks.weight" in names else "",
         ),
         between=between,
-        gate=("gelu" if str(architecture).startswith(_GELU_GATES) else "silu") if has_gate or is_fused else "",
+        gate=gate if has_gate or is_fused else "",
         gate_is_fused=not has_gate,
         norms=0,
         has_last_norm=False,

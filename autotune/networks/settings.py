@@ -99,15 +99,21 @@ class Settings:
         every = {"gemma2": 2, "gemma3_text": self.size("sliding_window_pattern", default=6)}.get(kind, 0)
         return window, layers - layers // every if every else layers
 
+    @property
+    def method(self) -> str:
+        """How the weights are quantised; empty if they are not, or it is not told."""
+        told = self._members.get("quantization_config")
+        return Settings(told).text("quant_method")[:20] if isinstance(told, dict) else ""
+
     def quantised(self, dtype: str) -> tuple[str, str]:
         """Return the format of the layers' weights, `dtype` for plain ones, and a note where that is not the stored."""
         told = self._members.get("quantization_config")
-        if not isinstance(told, dict):
+        if not isinstance(told, dict) or self.method == "mxfp4":  # which only experts have
             return dtype, ""
         settings = Settings(told)
-        method, bits = settings.text("quant_method")[:20], settings.size("bits", "w_bit", default=0)
+        bits = settings.size("bits", "w_bit", default=0)
         has_zeros = settings.truth("zero_point", default=not settings.truth("sym", default=False))
         name = f"int4{'z' if has_zeros else ''}-g{settings.size('group_size', 'q_group_size', default=0)}"
-        if method in ("gptq", "awq") and bits == 4 and name in FORMATS:
+        if self.method in ("gptq", "awq") and bits == 4 and name in FORMATS:
             return name, ""
-        return dtype, f"{dtype} stands for weights quantised by {method or 'an unknown method'}"
+        return dtype, f"{dtype} stands for weights quantised by {self.method or 'an unknown method'}"

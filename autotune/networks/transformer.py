@@ -27,6 +27,8 @@ class Experts:
     """Size between the two products of an expert."""
     shared: int = 0
     """The same of the expert that all tokens use; 0 if there is none."""
+    weights: str = ""
+    """Type of their weights; empty if it is that of the layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,7 @@ class Stack:
     between: int
     """Size between the two products of a feed-forward layer."""
     gate: str = ""
-    """The activation of what is multiplied with the other half: silu, gelu; empty if there is no other half."""
+    """The activation of what is multiplied with the other half, such as silu; empty if there is no other half."""
     activation: str = "gelu"
     """Without a gate."""
     norm: str = "rms_norm_weight"
@@ -165,7 +167,7 @@ def weights(stack: Stack) -> Iterator[Weights]:
     for label, outputs, inputs in _feed_forward(stack, stack.between) if stack.dense else ():
         yield of_layers(label, outputs, inputs, stack.dense)
     if experts := stack.experts:
-        routed = {"experts": experts.count, "used": experts.used}
+        routed = {"experts": experts.count, "used": experts.used, "kind": experts.weights or stack.weights}
         yield of_layers("router", experts.count, hidden, experts.layers, kind=stack.dtype)
         for label, outputs, inputs in _feed_forward(stack, experts.between, "experts' "):
             yield of_layers(label, outputs, inputs, experts.layers, **routed)

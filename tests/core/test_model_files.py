@@ -80,6 +80,15 @@ DECODERS = {
         parameters=30_532_122_624, vectors=48 * (2 * 2048 + 256) + 2048, unused=48 * 120 * 3 * 2048 * 768,
         attention={"32/4,1,1000,128 causal": 48},
     ),
+    "gpt-oss-20B": Published(
+        config=llama(2880, 24, 64, 8, 2880, 201088, model_type="gpt_oss", head_dim=64, num_local_experts=32,
+                     num_experts_per_tok=4, sliding_window=128, quantization_config={"quant_method": "mxfp4"},
+                     layer_types=["sliding_attention", "full_attention"] * 12),
+        parameters=20_914_757_184,
+        vectors=24 * (4096 + 2 * 512 + 2880 + 64 + 32 + 32 * (5760 + 2880) + 2 * 2880) + 2880,
+        unused=24 * 28 * 3 * 2880 * 2880,
+        attention={"64/8,1,1000,64 causal sinks": 12, "64/8,1,1000,64 causal sinks window=128": 12},
+    ),
     "Qwen1.5-MoE-A2.7B": Published(
         config=llama(2048, 24, 16, 16, 5632, 151936, model_type="qwen2_moe", num_experts=60, num_experts_per_tok=4,
                      moe_intermediate_size=1408, shared_expert_intermediate_size=5632, sliding_window=32768),
@@ -373,7 +382,8 @@ def test_experts_windows_and_sinks_of_gguf_files(tmp_path: Path) -> None:
                                      "512x1x512 q8_0": 2}  # fmt: skip
     assert calls(step, "gemm") == {"1x32x512 nt constant=b": 1}
     rows = calls(step, "rows")
-    assert rows["8x64 rms_norm_weight"] == rows["1x32 softmax"] == rows["4x1024 swiglu"] == 1
+    assert rows["8x64 rms_norm_weight"] == rows["1x32 softmax"] == 1
+    assert labelled(step, "clamped silu with a gate").calls == 2
     assert calls(step, "attention") == {
         "8/2,1,200,64 causal sinks kv=float16": 1, "8/2,1,200,64 causal sinks kv=float16 window=128": 1,
     }  # fmt: skip
