@@ -9,6 +9,16 @@ from autotune.model.problem import Problem
 from autotune.model.trial import Provenance, Verdict, Winner
 from autotune.networks import Network, Operation, Step, Wanted, read_network
 
+BERT: dict[str, Any] = {
+    "model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "intermediate_size": 3072, "vocab_size": 30522,
+}  # fmt: skip
+
+RESNET: dict[str, Any] = {
+    "model_type": "resnet", "num_channels": 3, "embedding_size": 64, "hidden_sizes": [256, 512, 1024, 2048],
+    "depths": [3, 4, 6, 3], "layer_type": "bottleneck", "id2label": {str(n): "" for n in range(1000)},
+}  # fmt: skip
+
 
 def read(path: Path, **wanted: Any) -> Network:
     return read_network(path, Wanted(**wanted))
