@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 COMMANDS = {
-    "devices": ("autotune.cli.devices", "autotune.cli.doctor"),
+    "devices": ("autotune.cli.devices", "autotune.cli.doctor", "autotune.cli.limits"),
     "tuning": (
-        "autotune.cli.run", "autotune.cli.presets", "autotune.cli.verify", "autotune.cli.status",
+        "autotune.cli.run", "autotune.cli.model", "autotune.cli.presets", "autotune.cli.verify", "autotune.cli.status",
         "autotune.service.cli.report", "autotune.cli.compile",
     ),
     "kernels of your own": (

@@ -1,6 +1,8 @@
 """Headers of GGUF files, as the `gguf` package writes them."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
@@ -18,10 +20,22 @@ SMALL = {
 }
 
 
-def model_file(folder: Path, tensors: dict[str, tuple[str, tuple[int, ...]]], used: int = 2) -> Path:
-    """A file of which only the header is written."""
+def model_file(
+    folder: Path,
+    tensors: dict[str, tuple[str, tuple[int, ...]]],
+    used: int = 2,
+    *,
+    architecture: str = "llama",
+    numbers: Mapping[str, int | list[int]] = MappingProxyType({}),
+) -> Path:
+    """A file of which only the header is written; `numbers` are values of the architecture."""
     path = folder / "model.gguf"
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, architecture)
+    for name, number in numbers.items():
+        if isinstance(number, list):
+            writer.add_array(f"{architecture}.{name}", number)
+        else:
+            writer.add_uint32(f"{architecture}.{name}", number)
     writer.add_expert_used_count(used)
     writer.add_token_list(["one", "two", "zwölf"])
     writer.add_token_scores([0.5, 1.5, 2.5])

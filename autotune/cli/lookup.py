@@ -18,6 +18,7 @@ from autotune.model.trial import time_text
 
 if TYPE_CHECKING:
     from autotune.lookup import Tuned, TuningTable
+    from autotune.model.rates import Rates
 
 
 ASKED = (
@@ -39,8 +40,11 @@ MOST_NAMED = 8
 """Most devices that a note lists."""
 
 
-def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned]":
-    """Look up SHAPE for --device in --table, --db or the user's database. Raises AutotuneError."""
+def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned, Rates | None]":
+    """Look up SHAPE for --device in --table, --db or the user's database, and the device's measured rates there.
+
+    Raises AutotuneError.
+    """
     text = ",".join(re.findall(r"[^\s,]+", " ".join(options.shape)))
     problem = parse_shape(find_family(options.family).problem_type, text)
     table = open_table(options.table or options.db)
@@ -49,7 +53,27 @@ def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned]":
     if known and device.slug not in known:
         others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
         print_note(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
-    return device, table.find(device, problem)
+    return device, table.find(device, problem), table.rates(device)
+
+
+def shares_of(device: Device, tuned: "Tuned", rates: "Rates | None") -> dict[str, float]:
+    """Return how near a measured configuration is to each limit of the device, the nearest first; 1 is at the limit."""
+    if rates is None or tuned.time_ns is None or tuned.source_problem is None:
+        return {}
+    bounds = rates.bounds(tuned.source_problem, device.limits)
+    return {bound.name: round(bound.time_ns / tuned.time_ns, 4) for bound in bounds}
+
+
+def limits_of(device: Device, tuned: "Tuned", rates: "Rates | None") -> list[tuple[str, str]]:
+    """Return which limit of the device binds a measured configuration, and how near to each it is, for people."""
+    shares = shares_of(device, tuned, rates)
+    if not shares or rates is None or tuned.time_ns is None:
+        return []
+    name = "a cache, which holds its operands" if shares.get("memory", 0.0) > 1 else next(iter(shares))
+    text = ", ".join(f"{share:.0%} of the {limit} rate" for limit, share in shares.items())
+    is_launch = rates.launch_ns > tuned.time_ns
+    launch = [("launch", f"takes {time_text(rates.launch_ns)}, longer than the kernel")] if is_launch else []
+    return [("limited by", f"{name}: {text}"), *launch]
 
 
 def named_device(selector: str, known: Sequence[Device]) -> Device:
@@ -132,7 +156,7 @@ def lookup_command(options: argparse.Namespace) -> int:
     """Print the configuration to use for a shape: measured, nearest measured, or the default."""
     from autotune.lookup.answer import plain_tuned
 
-    device, tuned = find_tuned(options)
+    device, tuned, rates = find_tuned(options)
     problem = tuned.problem
     if tuned.match.is_default:
         if options.tuned:
@@ -142,13 +166,20 @@ def lookup_command(options: argparse.Namespace) -> int:
         default = f"the built-in default{limits} (autotune run tunes it)"
         print_note(f"note: {problem.label} is not tuned on {device.slug}; this is {default}")
     if options.json:
-        print_json({"device": device.slug, "problem": problem.to_dict(), **plain_tuned(tuned)})
+        print_json(
+            {
+                "device": device.slug,
+                "problem": problem.to_dict(),
+                **plain_tuned(tuned),
+                "shares_of_limits": shares_of(device, tuned, rates),
+            }
+        )
         return 0
     from autotune.display.results import print_configuration
 
     facts = [("shape", problem.label), ("device", device.slug), ("match", tuned.match.value)]
     if options.explain:
-        facts.append(("because", tuned.because))
+        facts += [("because", tuned.because), *limits_of(device, tuned, rates)]
         if tuned.source_problem is not None:
             facts.append(("measured for", tuned.source_problem.label))
     if tuned.time_ns is not None:

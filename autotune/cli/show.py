@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from autotune.cli.arguments import command, flag
-from autotune.cli.lookup import ASKED, find_tuned
+from autotune.cli.lookup import ASKED, find_tuned, limits_of, shares_of
 from autotune.cli.output import print_json
 from autotune.codec import write
 from autotune.kernels import find_family
@@ -27,7 +27,7 @@ def show_command(options: argparse.Namespace) -> int:
     from autotune.device.profile import find_profile
     from autotune.kernels.render import render
 
-    device, tuned = find_tuned(options)
+    device, tuned, rates = find_tuned(options)
     family = find_family(tuned.problem.family)
     plan = family.plan(tuned.problem, tuned.configuration)
     source = render(family, tuned.configuration, plan)
@@ -40,6 +40,7 @@ def show_command(options: argparse.Namespace) -> int:
                 "device": device.slug,
                 "problem": tuned.problem.to_dict(),
                 **plain_tuned(tuned),
+                "shares_of_limits": shares_of(device, tuned, rates),
                 "build_options": build_options,
                 "buffers": list(map(_plain_buffer, plan.buffers)),
                 "launches": list(map(_plain_launch, plan.launches)),
@@ -53,6 +54,7 @@ def show_command(options: argparse.Namespace) -> int:
             ("shape", tuned.problem.label),
             ("device", device.slug),
             ("because", tuned.because),
+            *limits_of(device, tuned, rates),
             ("build options", " ".join(build_options) or "none"),
         ]
         print_configuration(tuned.configuration, facts, sys.stdout)

@@ -9,19 +9,22 @@ The knowledge is data, one TOML file per family in `machines/`, with the source 
     adreno-735 = { compute_units = 3 }  mali-g610-mc4 and amd-gfx1100-cu48, whose last part
                                         states the compute units
 
+Rates that `autotune limits` measured on a device replace its bandwidth and its lanes where these are stated.
 Standard library only.
 """
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from autotune.codec import Node, read
 from autotune.device.identity import architecture_of
-from autotune.model.device import DeviceLimits
+from autotune.model.device import Device, DeviceLimits
 from autotune.model.machine import UNKNOWN, Machine
+from autotune.model.rates import Rates
 
 _FOLDER = Path(__file__).parent / "machines"
 _MOST_KEPT = 1024
@@ -40,6 +43,34 @@ def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
         found["compute_units"] = int(cores[1])
     source = model or (architecture_of(slug) if generation else family if file else "")
     return read(DeviceLimits, Node(found)), source
+
+
+def use_rates(device: Device, rates: Rates | None) -> None:
+    """Have the measured rates of a device replace its public numbers in this process; None: of a database without."""
+    if rates is None:
+        _RATES.pop(device.slug, None)
+    else:
+        _RATES[device.slug] = rates
+
+
+def measured_machine(device: Device, family: str) -> Machine:
+    """Return the machine that a device is, with numbers by its measured rates in place of those that are stated."""
+    machine, rates = machine_of(device.slug, family), _RATES.get(device.slug)
+    if rates is None:
+        return machine
+    found: dict[str, int] = {}
+    if machine.memory_bytes and rates.buffer and rates.float32:
+        clock_ghz = rates.float32 / (2 * device.limits.compute_units * machine.multiply_adds)
+        found["memory_bytes"] = max(1, round(rates.buffer / clock_ghz))
+    if rates.lanes > 1 and not device.limits.is_cpu:
+        # What is stated, or else reported, is the least of several widths from which a compiler may choose.
+        stated = machine.lanes or max(device.limits.sub_group_sizes, default=0)
+        found["lanes"] = min(stated or rates.lanes, rates.lanes)
+    return replace(machine, **found)
+
+
+_RATES: dict[str, Rates] = {}
+"""What `use_rates` was told, by slug."""
 
 
 @lru_cache(maxsize=_MOST_KEPT)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from autotune.codec import MAX_ITEMS, Items, Node, read
-from autotune.device.machine import machine_of
+from autotune.device.machine import measured_machine
 from autotune.errors import ConfigurationError, TableError
 from autotune.kernels import find_family
 from autotune.model.configuration import Configuration, Value
@@ -93,7 +93,7 @@ class ProfileFile:
 def find_profile(device: Device) -> Profile:
     """Return the profile of a device; `generic` if its family has none."""
     name = device.family if device.family in profile_names() else "generic"
-    profile, machine = _read(name).profile_for(device.slug), machine_of(device.slug, name)
+    profile, machine = _read(name).profile_for(device.slug), measured_machine(device, name)
     key = name, profile.name, machine
     if key not in _OF_MACHINES:
         _OF_MACHINES[key] = replace(profile, machine=machine)

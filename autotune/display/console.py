@@ -13,7 +13,7 @@ from typing import IO
 
 _RIGHT_ALIGNED = {
     "space", "configurations", "sources", "built", "spilling", "limited", "calls", "shapes", "GFLOP", "time",
-    "before", "now", "trials", "samples", "verifications", "rate",
+    "before", "now", "trials", "samples", "verifications", "rate", "tuned", "possible", "arithmetic", "bytes",
 }  # fmt: skip
 _LEAST_COLUMNS = 2
 """Columns that a table keeps however narrow the terminal is."""

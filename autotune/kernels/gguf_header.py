@@ -5,8 +5,9 @@ skipped. Source: the GGUF specification of the ggml project, versions 2 and 3.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +23,8 @@ MAX_ITEMS = 2**24
 """Most items of an array, such as a vocabulary."""
 MAX_AXES = 4
 MAX_SIZE = 2**40
+MAX_KEPT = 1024
+"""Longest array of integers that is kept, such as the heads of each layer, and longest text, in bytes."""
 
 TYPES = {
     0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 9: "q8_1", 10: "q2_k", 11: "q3_k",
@@ -30,9 +33,19 @@ TYPES = {
     29: "iq1_m", 30: "bf16", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4",
 }  # fmt: skip
 """Types of tensors by their numbers in files."""
+_BLOCKS = {
+    "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "f64": (1, 8), "i8": (1, 1), "i16": (1, 2), "i32": (1, 4),
+    "i64": (1, 8), "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34),
+    "q8_1": (32, 40), "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176),
+    "q6_k": (256, 210), "q8_k": (256, 292), "iq2_xxs": (256, 66), "iq2_xs": (256, 74), "iq3_xxs": (256, 98),
+    "iq1_s": (256, 50), "iq4_nl": (32, 18), "iq3_s": (256, 110), "iq2_s": (256, 82), "iq4_xs": (256, 136),
+    "iq1_m": (256, 56), "tq1_0": (256, 54), "tq2_0": (256, 66), "mxfp4": (32, 17),
+}  # fmt: skip
+"""Elements of a block of each type, and its bytes."""
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Types of values by their numbers in files, as `struct` names them; 8 is a string, 9 an array."""
+_WHOLE = "BbHhIi?Qq"
 _STRING, _ARRAY = 8, 9
 
 
@@ -54,6 +67,19 @@ class GgufHeader:
     tensors: tuple[Tensor, ...]
     experts_used: int
     """Experts that a token uses; 1 where the file does not tell."""
+    values: Mapping[str, int | str | tuple[int, ...]]
+    """Whole numbers and short texts by their names, and short lists of whole numbers."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors whose type is known."""
+        return sum(bytes_of(one.type, prod(one.shape)) for one in self.tensors)
+
+
+def bytes_of(kind: str, elements: int) -> int:
+    """Return the bytes of elements of a type; 0 for a type that is not known."""
+    block, size = _BLOCKS.get(kind, (1, 0))
+    return elements // block * size
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -83,18 +109,20 @@ class _Reader:
             what = "big-endian" if version in (2 << 24, 3 << 24) else f"of version {version}"
             raise UsageError(f"is a GGUF file {what}", hint="versions 2 and 3, little-endian, can be read")
         tensors = self._count(MAX_TENSORS, "tensors")
-        used = 1
+        values: dict[str, int | str | tuple[int, ...]] = {}
         for _ in range(self._count(MAX_VALUES, "values")):
             key = self._text(MAX_NAME_BYTES, "the name of a value")
             value = self._value(self._number("I"))
-            if key.endswith(".expert_used_count") and value is not None:
-                used = value
+            if value is not None:
+                values[key] = value
+        counts = [n for key, n in values.items() if key.endswith(".expert_used_count") and isinstance(n, int)]
+        used = counts[-1] if counts else 1
         if not 1 <= used <= MAX_VALUES:
             raise UsageError(f"tells that {used} experts are used")
         found = tuple(self._tensor() for _ in range(tensors))
         if len({tensor.name for tensor in found}) != len(found):
             raise UsageError("has two tensors of one name")
-        return GgufHeader(tensors=found, experts_used=used)
+        return GgufHeader(tensors=found, experts_used=used, values=values)
 
     def _tensor(self) -> Tensor:
         name = self._text(MAX_TENSOR_NAME, "the name of a tensor")
@@ -108,29 +136,34 @@ class _Reader:
         self._number("Q")  # where its weights are
         return Tensor(name=name, type=TYPES.get(kind, f"type {kind}"), shape=shape)
 
-    def _value(self, kind: int) -> int | None:
-        """Read a value, and return it if it is an integer; others are skipped."""
+    def _value(self, kind: int) -> int | str | tuple[int, ...] | None:
+        """Read a value, and return it if it is one that is kept; others are skipped."""
         if kind == _STRING:
-            self._skip(self._number("Q"))
-        elif kind == _ARRAY:
-            self._skip_array()
-        elif kind in _SCALARS:
-            value = self._number(_SCALARS[kind])
-            return value if _SCALARS[kind] not in "fd?" else None
-        else:
+            size = self._number("Q")
+            if size <= MAX_KEPT:
+                return self._bytes(size).decode("utf-8", "replace")
+            self._skip(size)
+            return None
+        if kind == _ARRAY:
+            return self._array()
+        if kind not in _SCALARS:
             raise UsageError(f"has a value of the unknown type {kind}")
-        return None
+        value = self._number(_SCALARS[kind])
+        return value if _SCALARS[kind] in _WHOLE else None
 
-    def _skip_array(self) -> None:
+    def _array(self) -> tuple[int, ...] | None:
         kind = self._number("I")
         count = self._count(MAX_ITEMS, "items in an array")
-        if kind in _SCALARS:
-            self._skip(count * struct.calcsize(f"<{_SCALARS[kind]}"))
-        elif kind == _STRING:
+        if kind == _STRING:
             for _ in range(count):
                 self._skip(self._number("Q"))
-        else:
+            return None
+        if kind not in _SCALARS:
             raise UsageError(f"has an array of the unknown type {kind}")
+        if _SCALARS[kind] not in _WHOLE or count > MAX_KEPT:
+            self._skip(count * struct.calcsize(f"<{_SCALARS[kind]}"))
+            return None
+        return tuple(int(self._number(_SCALARS[kind])) for _ in range(count))
 
     def _text(self, most: int, what: str) -> str:
         size = self._number("Q")

@@ -126,7 +126,7 @@ def _product(label: str, m: int, n: int, k: int, weights: str, experts: int = 1)
 # Models in GGUF files
 
 
-_FLOATS = {"f16": "float16", "bf16": "float32", "f32": "float32"}
+FLOATS = {"f16": "float16", "bf16": "float32", "f32": "float32"}
 """Modes of plain products by the types of their weights."""
 _LARGER = {
     **dict.fromkeys(("q4_1", "q5_0", "q5_1", "q5_k"), ("q6_k", "q8_0")),
@@ -144,13 +144,13 @@ def gguf_products(path: Path, tokens: int) -> tuple[list[Request], list[str]]:
     header = read_header(path)
     requests: list[Request] = []
     notes: Counter[str] = Counter()
-    for tensor in _multiplied(header):
+    for tensor in multiplied(header):
         try:
-            requests.append(_product_of(tensor, tokens, header.experts_used))
+            requests.append(product_of(tensor, tokens, header.experts_used))
         except UsageError as error:
             raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
         problem = requests[-1].problem
-        stands = problem.weights if isinstance(problem, QGemmProblem) else f"gemm in {_FLOATS[tensor.type]}"
+        stands = problem.weights if isinstance(problem, QGemmProblem) else f"gemm in {FLOATS[tensor.type]}"
         if stands != tensor.type:
             notes[f"{stands} stands for {tensor.type.upper()}"] += 1
     if not requests:
@@ -159,7 +159,7 @@ def gguf_products(path: Path, tokens: int) -> tuple[list[Request], list[str]]:
     return requests, [f"{count} tensors: {message}" for message, count in notes.items()]
 
 
-def _multiplied(header: GgufHeader) -> Iterator[Tensor]:
+def multiplied(header: GgufHeader) -> Iterator[Tensor]:
     """Yield the tensors that a step multiplies with, the output layer last; embeddings serve as it where it is none."""
     weights = [one for one in header.tensors if one.name.endswith(".weight") and len(one.shape) in (2, 3)]
     yield from (one for one in weights if one.name.startswith("blk."))
@@ -169,16 +169,21 @@ def _multiplied(header: GgufHeader) -> Iterator[Tensor]:
         yield output
 
 
-def _product_of(tensor: Tensor, tokens: int, experts_used: int) -> Request:
-    """Return the product with a tensor. Raises UsageError for types of which no model has weights."""
+def product_of(tensor: Tensor, tokens: int, experts_used: int, outputs: int = 1) -> Request:
+    """Return the product of so many tokens with a tensor, of `outputs` of them with the output layer.
+
+    Raises UsageError for types of which no model has weights.
+    """
     k, m, experts = (*tensor.shape, 1)[:3]
     is_output = not tensor.name.startswith("blk.")
-    n = 1 if is_output else tokens * (experts_used if experts > 1 else 1)
+    n = outputs if is_output else tokens * (experts_used if experts > 1 else 1)
     label = "output" if is_output else tensor.name.split(".", 2)[-1].removesuffix(".weight")
-    if tensor.type in _FLOATS:
+    if tensor.type in FLOATS:
         used = min(experts, n)
-        mode = _FLOATS[tensor.type]
-        return Request(problem=GemmProblem(m=m, n=-(-n // used), k=k, batch=used, mode=mode, constant="a"), label=label)
+        mode = FLOATS[tensor.type]
+        rows = -(-n // used)
+        problem = GemmProblem(m=rows, n=m, k=k, trans_b=1, batch=used, mode=mode, constant="b")
+        return Request(problem=problem, label=label)
     *others, weights = _LARGER.get(tensor.type, (tensor.type,))
     if weights not in FORMATS:
         raise UsageError(f"there are no kernels for {tensor.type.upper()}")

@@ -154,6 +154,11 @@ def render_c(name: str, **values: object) -> str:
     return _c_environment().get_template(f"{name}.j2").render(values)
 
 
+def render_file(name: str, **values: object) -> str:
+    """Return OpenCL C from a template of no family, ``templates/<name>``."""
+    return _environment_of(FileSystemLoader(data_folder("templates"))).get_template(name).render(values)
+
+
 @cache
 def _environment(family: KernelFamily) -> Environment:
     return _environment_of(DictLoader(family.templates), Environment if family.is_trusted else _Sandbox)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from autotune.lookup.contents import Contents
     from autotune.lookup.misses import MissLog
+    from autotune.model.rates import Rates
 
 __all__ = ["Entry", "Match", "Tuned", "TuningTable", "table_order"]
 
@@ -130,6 +131,10 @@ class TuningTable:
         if self._misses is not None and answer.match is not Match.EXACT:
             self._misses.add(answer.device, asked)
         return answer
+
+    def rates(self, device: Device) -> "Rates | None":
+        """Return what `autotune limits` measured on a device under its driver; None if the table does not have it."""
+        return self._contents.rates(device)
 
     def knows(self, device: Device) -> bool:
         """Return whether the table contains this device with the same driver and version."""

@@ -114,6 +114,8 @@ class Chain:
         self._families: dict[str, KernelFamily] = {}
         self._named_answers: dict[tuple[str, str], DeviceAnswers] = {}
         self._absent: dict[str, Device] = {}
+        self._rated: set[str] = set()
+        """Slugs of the devices whose measured rates were asked for."""
         self._kept: dict[tuple[object, ...], DeviceAnswers] = {}
         self._narrowed: dict[Device, Device] = {}
         self._slugs: dict[str, str] = {}
@@ -218,8 +220,12 @@ class Chain:
         return answers
 
     def _default(self, device: Device, family: KernelFamily, problem: Problem, reason: str) -> Tuned:
+        from autotune.device.machine import use_rates
         from autotune.device.profile import find_profile
 
+        if device.slug not in self._rated:
+            self._rated.add(device.slug)
+            use_rates(device, self._contents.rates(device))
         profile = find_profile(device)
         starts = profile.starting(family.name)
         configuration = family.default(problem, device.limits, starts)

@@ -13,6 +13,7 @@ from autotune.model.problem import Problem
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from autotune.model.rates import Rates
     from autotune.model.trial import Winner
 
 Row = tuple[str, str, float, str, str]
@@ -78,6 +79,10 @@ class Contents:
         self._load(slug, family)
         return self._shelves.get((slug, family)) or Shelf()
 
+    def rates(self, device: Device) -> "Rates | None":  # noqa: ARG002 - for subclasses
+        """Return the measured rates of a device under its driver; None without any."""
+        return None
+
     def _load(self, slug: str, family: str) -> None:
         """Load the entries of a family on a device."""
 
@@ -116,6 +121,9 @@ class Layers(Contents):
 
     def device(self, slug: str) -> Device | None:
         return self._upper.device(slug) or self._lower.device(slug)
+
+    def rates(self, device: Device) -> "Rates | None":
+        return self._upper.rates(device) or self._lower.rates(device)
 
     def shelf(self, slug: str, family: str) -> Shelf:
         return self._upper.shelf(slug, family).over(self._lower.shelf(slug, family))

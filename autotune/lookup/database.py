@@ -16,6 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from autotune.codec import parse, read
 from autotune.errors import AutotuneError, ConfigurationError, NotADatabaseError, ProblemError, StoreError, TableError
 from autotune.kernels import find_family, is_family
 from autotune.lookup.answer import Entry
@@ -23,6 +24,7 @@ from autotune.lookup.contents import Contents, Row, Shelf
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
+from autotune.model.rates import Rates, fingerprint
 from autotune.paths import APPLICATION_ID, is_newest_revision
 from autotune.space.family import KernelFamily
 
@@ -146,6 +148,13 @@ class Database(Contents):
                 for slug, family in ask("SELECT DISTINCT device, family FROM best_configurations"):
                     if is_family(family):
                         self._shelves[slug, family] = Shelf(self._read(ask, slug, family).read_all())
+
+    def rates(self, device: Device) -> Rates | None:
+        with _reading(self._path) as ask:
+            if not ask("SELECT name FROM sqlite_master WHERE name = 'rates'"):
+                return None  # of an earlier version
+            rows = ask("SELECT document FROM rates WHERE fingerprint = ?", fingerprint(device))
+        return read(Rates, parse(str(rows[0][0]))) if rows else None
 
     def _load(self, slug: str, family: str) -> None:
         if slug in self._devices and (slug, family) not in self._shelves:

@@ -13,6 +13,7 @@ TOPICS = (
     "start",
     "phones",
     "tuning",
+    "models",
     "winners",
     "quantised",
     "attention",

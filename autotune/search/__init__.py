@@ -3,19 +3,22 @@
 One time budget for many problems is spent where it is expected to save most of the time of all calls. First each
 problem gets a minimum share, so that each is started even on a busy machine. Then the search continues, in slices,
 that promises most per second of tuning: the number of calls, times the time of a call, times the gain left, divided
-by the duration of a trial; without numbers of calls, the gain left, divided by that. Last come all finals, the most
-important first, in time that was kept for them.
+by the duration of a trial; without numbers of calls, the gain left, divided by that. Where the device's limits were
+measured, no more is left than the time above them. Last come all finals, the most important first, in time that was
+kept for them.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from autotune.device.machine import use_rates
 from autotune.errors import UsageError
 from autotune.kernels import find_family
 from autotune.measure.build_pool import Builds, builders_for
 from autotune.measure.worker import Worker
-from autotune.model.device import Device
+from autotune.model.device import Device, DeviceLimits
 from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ProblemStarted, ShareStarted
+from autotune.model.rates import Rates
 from autotune.model.trial import Request
 from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice
@@ -93,6 +96,8 @@ def tune(
         raise UsageError(
             f"the sampler {sampler.name} does not estimate what is left to gain", hint="leave out --until-gain"
         )
+    rates = store.rates(device)
+    use_rates(device, rates)
     for request in requests:
         request.problem.check_device(device.limits)
     for request in requests[1:]:  # the first is checked below, before it is measured
@@ -137,7 +142,7 @@ def tune(
 
     try:
         if shared_s is not None:
-            return Sharing(tuning).run(searches(), len(requests))
+            return Sharing(tuning, rates, device.limits).run(searches(), len(requests))
         return _in_turn(searches(), listener)
     finally:
         for part in (tuning.worker, tuning.helpers, builds):
@@ -158,8 +163,10 @@ def _in_turn(searches: Iterator[ProblemSearch], listener: Listener) -> list[Outc
 class Sharing:
     """The searches of one run, their slices and finals."""
 
-    def __init__(self, tuning: Tuning) -> None:
+    def __init__(self, tuning: Tuning, rates: Rates | None, limits: DeviceLimits) -> None:
+        """`rates` are those measured on the device, which say how much a problem may gain at most."""
         assert tuning.budget.seconds is not None
+        self._rates, self._limits = rates, limits
         self._seconds = tuning.budget.seconds
         self._listener = tuning.listener
         self._should_stop = tuning.should_stop
@@ -250,7 +257,14 @@ class Sharing:
         gain = search.gain_left
         if gain is None:
             gain = min(1.0, UNKNOWN_GAIN / max(len(search.knowledge.known), 1))
+        gain = min(gain, self._possible_gain(search))
         return self._weight(search) * gain / (HORIZON_TRIALS * max(search.trial_seconds, 1e-3))
+
+    def _possible_gain(self, search: ProblemSearch) -> float:
+        """Return the share of its time above the device's limit; 1 if that is not known, or a cache goes beyond it."""
+        bounds = self._rates.bounds(search.request.problem, self._limits) if self._rates else []
+        least_ns = bounds[0].time_ns if bounds else 0.0
+        return 1 - least_ns / search.best_ns if least_ns < search.best_ns else 1.0
 
     def _weight(self, search: ProblemSearch) -> float:
         """Return the time of all calls of a problem; where nothing has run yet, that of the longest other problem.

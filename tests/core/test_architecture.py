@@ -30,6 +30,7 @@ ORDER = (
     "child",
     "device",
     "lookup",
+    "networks",
     "measure",
     "store",
     "propose",
@@ -56,6 +57,7 @@ OWNERS = {
     "psutil": {"store/owner.py"},
     "psycopg": set(),  # reached through SQLAlchemy and procrastinate
     "procrastinate": {"service/store/entries.py", "service/engine.py"},
+    "onnx": {"networks/onnx_graph.py"},
     "optuna": {"propose/study.py"},
     "rich": {"display"},
     "shtab": {"cli/completion.py"},

@@ -389,7 +389,7 @@ def test_a_model_in_a_gguf_file_is_tuned(tune: FakeTune, database: str, tmp_path
         ("256x128x256 q4_0", 2),
         ("64x128x256 q8_0", 1),
         ("256x256x512 mxfp4 experts=8", 1),
-        ("8x128x256 constant=a", 1),
+        ("128x8x256 nt constant=b", 1),
         ("512x128x256 q6_k", 2),
         ("1000x1x256 q6_k", 1),
     ]

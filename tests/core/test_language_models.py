@@ -118,7 +118,7 @@ def test_products_of_a_gguf_file(tmp_path: Path) -> None:
         ("256x16x256 q4_0", 2, "attn_q"),
         ("64x16x256 q8_0", 1, "attn_v"),
         ("256x32x512 mxfp4 experts=8", 1, "ffn_down_exps"),
-        ("8x16x256 constant=a", 1, "ffn_gate_inp"),
+        ("16x8x256 nt constant=b", 1, "ffn_gate_inp"),
         ("512x16x256 q6_k", 2, "ffn_up"),
         ("1000x1x256 q6_k", 1, "output"),
     ]
@@ -139,16 +139,16 @@ def test_commands_take_gguf_files(tmp_path: Path, run: Run) -> None:
     assert "256x32x512 mxfp4 experts=8 |     1 | ffn_down_exps" in shown.out
     assert "note: 2 tensors: q6_k stands for Q5_0" in shown.err
     (listed,) = json.loads(run(["presets", str(path), "--json"]).out).values()
-    assert [entry["problem"]["n"] for entry in listed] == [1, 1, 2, 1, 1, 1]
+    assert [entry["problem"]["n"] for entry in listed] == [1, 1, 2, 8, 1, 1]
 
 
 @pytest.mark.parametrize(
     ("kind", "shape", "label", "tokens"),
     [
-        ("F16", (256, 128), "128x16x256 float16 constant=a", 16),
-        ("BF16", (256, 128), "128x16x256 constant=a", 16),
-        ("F16", (256, 128, 8), "128x4x256 batch=8 float16 constant=a", 16),
-        ("F16", (256, 128, 8), "128x1x256 batch=2 float16 constant=a", 1),
+        ("F16", (256, 128), "16x128x256 nt float16 constant=b", 16),
+        ("BF16", (256, 128), "16x128x256 nt constant=b", 16),
+        ("F16", (256, 128, 8), "4x128x256 nt batch=8 float16 constant=b", 16),
+        ("F16", (256, 128, 8), "1x128x256 nt batch=2 float16 constant=b", 1),
         ("Q4_1", (256, 128), "128x16x256 q6_k", 16),
         ("Q5_0", (96, 128), "128x16x96 q8_0", 16),
         ("IQ2_XXS", (256, 128), "128x16x256 q4_k", 16),

@@ -12,6 +12,7 @@ import pytest
 from autotune import search
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.events import Listener, Outcome
+from autotune.model.rates import Rates
 from autotune.model.trial import Job, Request, TrialState
 from autotune.search import Budget, SamplerChoice, one_problem, tune
 from autotune.search.budget import EVERY_TRIALS, GainLeft
@@ -104,6 +105,19 @@ def test_time_goes_where_a_trial_takes_least_of_it(store: Store, clock: Clock) -
     worker = worker_of(clock, lambda job: 2.0 if job.problem == slow.problem else 0.4)
     first, second = share(store, clock, worker, 80, calls=(1, 1))
     assert second.new_trials > 2 * first.new_trials
+
+
+@pytest.mark.usefixtures("without_estimates")
+def test_time_goes_where_a_device_can_still_be_faster(store: Store, clock: Clock) -> None:
+    requests = [Request(problem=GemmProblem(m=64, n=64, k=k), calls=10) for k in (64, 16)]
+    store.keep_rates(DEVICE, Rates(float32=2 * 64**3 / 3.9e5))
+    # All kernels of the first are as fast as the device allows, those of the second, which weighs less, are not.
+    worker = worker_of(
+        clock, lambda _: 0.5, lambda job: 4e5 if job.problem.to_dict()["k"] == 64 else 4 * landscape(job)
+    )
+    budget = Budget(seconds=40)
+    at_limit, other = tune(DEVICE, requests, store, budget, algorithms=["dot"], clock=clock, worker=worker)
+    assert other.new_trials > 1.5 * at_limit.new_trials
 
 
 def test_the_budget_is_kept_with_the_finals(store: Store, clock: Clock) -> None:

@@ -528,6 +528,7 @@ def test_the_predictors_of_earlier_versions_are_dropped(place: str) -> None:
     change(place, "CREATE TABLE predictors (id BIGINT PRIMARY KEY, device TEXT, document TEXT)")
     change(place, "CREATE TABLE service_claim (id BIGINT PRIMARY KEY)")
     change(place, "DROP INDEX ix_job_problems_entry")
+    change(place, "DROP TABLE rates")
     for column in ("service", "entry", "entry_model"):
         change(place, f"ALTER TABLE job_problems DROP COLUMN {column}")
     change(place, "UPDATE alembic_version SET version_num = '0100'")
