@@ -1,0 +1,140 @@
+"""The algorithms of convolution with their parameters and constraints."""
+
+from autotune.kernels.conv.problem import IS_DEPTHWISE, OUT_HEIGHT, OUT_WIDTH
+from autotune.space.family import Algorithm, Constraint, constraint, features, parameter
+
+_POSITIONS = f"(batch * ({OUT_HEIGHT}) * ({OUT_WIDTH}))"
+_OWN, _OWN_CHANNELS = "(filters // groups)", "(channels // groups)"
+_MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "how a product is added: a * b + c, or mad(a, b, c)")
+_FIRST = parameter("first", ("pixels", "filters"), "what neighbouring work-items differ in")
+_WORK_GROUP = (
+    parameter("work_group_p", (1, 2, 4, 8, 16, 32, 64), "work-items along pixels"),
+    parameter("work_group_f", (1, 2, 4, 8, 16, 32, 64), "work-items along filters"),
+)
+_LOADS = parameter(
+    "loads", ("vload", "aligned"), "vload promises the alignment of one element; aligned reads whole vectors"
+)
+_HALF_SUMS = "(accumulator == 'float32' or has_half_functions == 1)"
+_WORK_GROUP_FITS = constraint(
+    "work_group_fits_device",
+    "work_group_p * work_group_f <= max_work_group_size"
+    " and (work_group_f if first == 'filters' else work_group_p) <= max_work_group_0"
+    " and (work_group_p if first == 'filters' else work_group_f) <= max_work_group_1",
+    "the work-group exceeds what the device allows",
+)
+
+
+def _vectors_work(width: str) -> Constraint:
+    return constraint(
+        f"{width}_works",
+        f"{width} <= max_vector_float32 and (dtype == 'float32' or {width} <= max_vector_float16)"
+        f" and ({width} <= 2 or {_HALF_SUMS})",
+        "the driver gets vectors of this width wrong",
+    )
+
+
+_NAIVE = Algorithm(
+    name="naive",
+    meaning="one output per work-item",
+    parameters=(parameter("work_group_size", (0, 1, 32, 64), "work-items in a work-group; 0 leaves it to the driver"),),
+    constraints=(
+        constraint(
+            "work_group_fits_device",
+            "work_group_size <= max_work_group_size and work_group_size <= max_work_group_0"
+            f" and work_group_size < 2 * ({OUT_HEIGHT}) * ({OUT_WIDTH})",
+            "the work-group exceeds what the device allows or the problem has pixels for",
+        ),
+    ),
+)
+
+_DIRECT = Algorithm(
+    name="direct",
+    meaning="a tile of pixels and filters per work-item, the sums in registers",
+    parameters=(
+        *_WORK_GROUP,
+        _FIRST,
+        parameter("tile_p", (1, 2, 3, 4, 5, 6, 7, 8, 12, 14), "pixels that a work-item computes"),
+        parameter("tile_f", (1, 2, 4, 8, 16, 32, 64), "filters that a work-item computes"),
+        parameter("vector_width", (1, 2, 4, 8, 16), "filters in one vector"),
+        parameter("channel_vector", (1, 2, 4, 8), "channels of a pixel in one load"),
+        parameter("unroll", (1, 2, 4), "loads of a pixel in one pass of the loop"),
+        parameter(
+            "input_storage",
+            ("buffer", "image", "image_view"),
+            "read the input from the buffer, from an image it is copied to, or from one over its memory",
+        ),
+        parameter("weights_storage", ("buffer", "constant"), "address space of the packed weights"),
+        _LOADS,
+        _MULTIPLY_ADD,
+    ),
+    constraints=(
+        _WORK_GROUP_FITS,
+        _vectors_work("vector_width"),
+        _vectors_work("channel_vector"),
+        constraint("not_depthwise", f"not {IS_DEPTHWISE}", "every filter reads one channel: see depthwise"),
+        constraint("vectors_fill_tile", "tile_f % vector_width == 0", "the filters of a tile are not whole vectors"),
+        constraint(
+            "sums_fit_registers",
+            "tile_p * tile_f <= (256 if is_cpu == 1 else 64) and tile_p * tile_f <= 64 * vector_width",
+            "the sums do not fit the registers, or the code grows too long",
+        ),
+        constraint(
+            "code_stays_short",
+            "tile_p * (tile_f // vector_width) * channel_vector * unroll <= 256",
+            "the code grows too long",
+        ),
+        constraint(
+            "pixels_to_do",
+            f"tile_p < 2 * {_POSITIONS} and (work_group_p == 1 or (work_group_p - 1) * tile_p < {_POSITIONS})",
+            "most pixels of a tile would not exist",
+        ),
+        constraint(
+            "filters_to_do",
+            f"tile_f < 2 * max({_OWN}, 4) and (work_group_f == 1 or (work_group_f - 1) * tile_f < filters)",
+            "most filters of a tile would not exist",
+        ),
+        constraint(
+            "channels_to_do",
+            f"channel_vector * (unroll if unroll > 1 else 0) <= {_OWN_CHANNELS}",
+            "a pass of the loop is longer than it",
+        ),
+        constraint(
+            "channels_side_by_side",
+            f"channel_vector == 1 or input_storage != 'buffer' or (layout == 'nhwc' and {_OWN_CHANNELS} %"
+            f" channel_vector == 0) or (layout == 'nc4hw4' and channel_vector in (2, 4) and (groups == 1 or"
+            f" {_OWN_CHANNELS} % channel_vector == 0))",
+            "the channels of a load do not lie side by side",
+        ),
+        constraint(
+            "alignment_matters",
+            "loads == 'vload' or (layout == 'nhwc' and channel_vector > 1 and input_storage == 'buffer')",
+            "single elements and pixels of four channels are always aligned",
+        ),
+        constraint(
+            "image_fits",
+            "input_storage == 'buffer' or (has_images == 1 and channel_vector == 4 and width <= max_image_width"
+            f" and batch * ceil_div(channels, 4) * height <= max_image_height and (groups == 1 or {_OWN_CHANNELS} % 4"
+            f" == 0) and {_HALF_SUMS})",
+            "there are no images of that size, or a pixel of one has channels of two groups",
+        ),
+        constraint(
+            "view_fits",
+            "input_storage != 'image_view' or (layout == 'nc4hw4' and has_image_from_buffer == 1"
+            " and width % max(image_pitch_alignment, 1) == 0)",
+            "an image cannot show the input where it is",
+        ),
+        constraint(
+            "constant_memory_fits",
+            "weights_storage == 'buffer' or element_bytes * round_up(channels // groups, 4) * (filters + groups *"
+            " (tile_f + 3)) * kernel_height * kernel_width <= 65536",
+            "constant memory need not hold more",
+        ),
+    ),
+    features=features(
+        "work_group_p * work_group_f", "tile_p * tile_f", "work_group_p * tile_p", "work_group_f * tile_f",
+        "channel_vector * unroll",
+    ),
+    work_items=None,
+)  # fmt: skip
+
+ALGORITHMS = (_NAIVE, _DIRECT)

@@ -1,0 +1,137 @@
+"""The plans of convolution: packing weights, an image of the input if asked for, and the convolution."""
+
+from autotune.kernels.conv.problem import (
+    INPUT_ELEMENTS,
+    IS_DEPTHWISE,
+    OUT_HEIGHT,
+    OUT_WIDTH,
+    OUTPUT_ELEMENTS,
+    WEIGHT_ELEMENTS,
+    WORDS,
+)
+from autotune.model.configuration import Configuration
+from autotune.model.plan import Role
+from autotune.model.problem import NUMBER_TYPES
+from autotune.space.expression import by_value
+from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula, divisible
+
+BASELINE = Configuration.of("naive", work_group_size=0)
+
+_DTYPE = by_value("dtype", {dtype: dtype for dtype in WORDS["dtype"]})
+_RESULT = """'bias' if bias == 'bias' else 'output', 'residual' if residual == 'residual' else 'output', 'output',
+    slope"""
+"""Where an operand is absent, the output stands for it."""
+_SIZES = """batch, height, width, channels, filters, out_height, out_width, kernel_height, kernel_width, stride_y,
+    stride_x, pad_top, pad_left, dilation_y, dilation_x, groups"""
+_ARGUMENTS = f"'image' if in_image else 'input', 'packed', {_RESULT}, {_SIZES}"
+
+_WINDOW = "(kernel_height if kernel_height == kernel_width and kernel_width in (1, 3, 5) else 0)"
+IS_MULTIPLIED = f"({IS_DEPTHWISE} and filters != groups)"
+
+_FLAGS = {
+    "window": (_WINDOW, f"({_WINDOW} + 1) // 2", 4),
+    "padded": ("direction == 'transposed' or pad_top + pad_left + pad_bottom + pad_right > 0", "", 2),
+    "grouped": (f"{IS_MULTIPLIED} if algorithm == 'depthwise' else groups > 1", "", 2),
+    "ragged_channels": ("own_channels % step_c != 0", "", 2),
+    "step": (
+        "stride_x if algorithm == 'depthwise' and stride_x <= 2 and dilation_x == 1 and direction == 'plain' else 0",
+        "", 3,
+    ),
+}  # fmt: skip
+"""What templates ask of the sizes: a value, the digit for it where that is another number, and how many there are.
+
+`window` is the side of usual square windows, 0 for all others; `step` is a usual distance of windows along a row."""
+
+PLAN = PlanFormula(
+    absent={
+        **dict.fromkeys(("tile_p", "tile_f", "tile_k", "vector_width", "channel_vector", "unroll"), 1),
+        **dict.fromkeys(("work_group_p", "work_group_f", "work_group_size"), 1),
+        "input_storage": "buffer",
+        "weights_storage": "buffer",
+        "first": "pixels",
+    },
+    names={
+        "out_height": OUT_HEIGHT,
+        "out_width": OUT_WIDTH,
+        "positions": "batch * out_height * out_width",
+        "in_image": "input_storage != 'buffer'",
+        "by_channels": "algorithm == 'depthwise'",
+        "in_pixel": "ceil_div(channels, 4)",
+        # Filters and channels of a group; those that fill the last four of nc4hw4 are written by the last group.
+        "own_groups": "1 if by_channels else groups",
+        "own": "filters // own_groups",
+        "own_channels": "1 if by_channels else channels // groups",
+        "own_stored": "own + (round_up(filters, 4) - filters if layout == 'nc4hw4' else 0)",
+        # Of packed weights: filters of a block, channels.
+        "step_c": "tile_k if algorithm == 'implicit' else channel_vector * unroll if algorithm == 'direct' else 1",
+        "block_f": "tile_f * work_group_f if algorithm == 'implicit' else tile_f",
+        "block_p": "tile_p * work_group_p if algorithm == 'implicit' else tile_p",
+        "blocks_of_group": "ceil_div(own_stored, block_f)",
+        "blocks": "blocks_of_group * own_groups",
+        "all_channels": "round_up(own_channels, tile_k if algorithm == 'implicit' else channel_vector)",
+        "taps": "kernel_height * kernel_width",
+        # Work-groups along pixels and filters.
+        "across": "ceil_div(positions, block_p)",
+        "groups_p": "across if algorithm == 'implicit' else ceil_div(across, work_group_p)",
+        "groups_f": "blocks if algorithm == 'implicit' else ceil_div(blocks, work_group_f)",
+        "filters_first": "first == 'filters'",
+        **{name: value for name, (value, _, _) in _FLAGS.items()},
+    },
+    buffers=(
+        BufferFormula(name="input", role=Role.INPUT, dtype=_DTYPE, elements=INPUT_ELEMENTS),
+        BufferFormula(name="weights", role=Role.INPUT, dtype=_DTYPE, elements=WEIGHT_ELEMENTS),
+        BufferFormula(name="bias", role=Role.INPUT, dtype=_DTYPE, elements="filters", when="bias == 'bias'"),
+        BufferFormula(
+            name="residual", role=Role.INPUT, dtype=_DTYPE, elements=OUTPUT_ELEMENTS, when="residual == 'residual'"
+        ),
+        BufferFormula(name="output", role=Role.OUTPUT, dtype=_DTYPE, elements=OUTPUT_ELEMENTS),
+        BufferFormula(
+            name="packed", role=Role.SCRATCH, dtype=_DTYPE, elements="blocks * block_f * all_channels * taps",
+            when="algorithm != 'naive'",
+        ),
+        BufferFormula(
+            name="image", role=Role.SCRATCH, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
+            when="input_storage == 'image'",
+        ),
+        BufferFormula(
+            name="image", role=Role.VIEW, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
+            view_of="input", row_pitch="4 * width", when="input_storage == 'image_view'",
+        ),
+    ),
+    launches=(
+        LaunchFormula(
+            kernel="conv",
+            global_size=f"(round_up(out_height * out_width, work_group_size) if work_group_size > 0"
+            f" else {divisible('out_height * out_width')}), round_up(filters, 4) if layout == 'nc4hw4' else filters,"
+            " batch",
+            local_size="work_group_size, 1, 1",
+            local_when="work_group_size > 0",
+            arguments=f"'input', 'weights', {_RESULT}, {_SIZES}",
+            when="algorithm == 'naive'",
+        ),
+        LaunchFormula(
+            kernel="pack", global_size="blocks * block_f, all_channels, taps", prepares="weights",
+            arguments="'weights', 'packed', block_f, blocks_of_group, own, own_channels, own_groups",
+            when="algorithm != 'naive'",
+        ),
+        LaunchFormula(
+            kernel="to_image", global_size="width, height, batch * in_pixel",
+            arguments="'input', 'image', height, width, channels", when="input_storage == 'image'",
+        ),
+        LaunchFormula(
+            kernel="conv",
+            global_size="work_group_f * groups_f if filters_first else work_group_p * groups_p,"
+            " work_group_p * groups_p if filters_first else work_group_f * groups_f",
+            local_size="work_group_f if filters_first else work_group_p, work_group_p if filters_first else work_group_f",
+            arguments=f"{_ARGUMENTS}, blocks_of_group",
+            when="algorithm != 'naive'",
+        ),
+    ),
+    scalars={"slope": 0.125},
+    template_values={
+        **{name: name for name in ("layout", "direction", "bias", "residual", "activation", *_FLAGS)},
+        "stored_type": by_value("dtype", {dtype: NUMBER_TYPES[dtype].in_c for dtype in WORDS["dtype"]}),
+        "sum_type": by_value("accumulator", {dtype: NUMBER_TYPES[dtype].in_c for dtype in WORDS["accumulator"]}),
+    },
+    variant={digit or name: base for name, (_, digit, base) in _FLAGS.items()},
+)  # fmt: skip
