@@ -5,6 +5,9 @@ from autotune.space.family import Algorithm, Constraint, constraint, features, p
 
 _POSITIONS = f"(batch * ({OUT_HEIGHT}) * ({OUT_WIDTH}))"
 _OWN, _OWN_CHANNELS = "(filters // groups)", "(channels // groups)"
+_ROW_TILE = "(tile_p * (vector_width if layout == 'nchw' else 1))"
+_VECTOR_F = "(1 if layout == 'nchw' else vector_width)"
+"""Of `depthwise`, pixels of a row that a work-item computes, and filters of its vectors."""
 _MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "how a product is added: a * b + c, or mad(a, b, c)")
 _FIRST = parameter("first", ("pixels", "filters"), "what neighbouring work-items differ in")
 _WORK_GROUP = (
@@ -137,4 +140,106 @@ _DIRECT = Algorithm(
     work_items=None,
 )  # fmt: skip
 
-ALGORITHMS = (_NAIVE, _DIRECT)
+_TILE_P, _TILE_F = "(work_group_p * tile_p)", "(work_group_f * tile_f)"
+_TILED = (
+    *_WORK_GROUP,
+    _FIRST,
+    parameter("tile_p", (1, 2, 4, 8), "pixels that a work-item computes"),
+    parameter("tile_f", (1, 2, 4, 8, 16), "filters that a work-item computes"),
+    parameter("vector_width", (1, 2, 4, 8), "filters in one vector"),
+    parameter("tile_k", (1, 2, 4, 8, 16, 32), "channels of the tiles in local memory"),
+    parameter("unroll", (1, 2, 4, 8), "channels in one pass of the inner loop"),
+    parameter("load_width", (1, 2, 4), "channels of a pixel in one load"),
+)
+_TILES_FIT = (
+    _WORK_GROUP_FITS,
+    _vectors_work("vector_width"),
+    _vectors_work("load_width"),
+    constraint("vectors_fill_tile", "tile_f % vector_width == 0", "the filters of a tile are not whole vectors"),
+    constraint("unroll_divides_tile", "tile_k % unroll == 0 and tile_k % load_width == 0", "a pass would not be whole"),
+    constraint("sums_fit_registers", "tile_p * tile_f <= 64", "the sums do not fit the registers"),
+    constraint(
+        "copies_stay_short",
+        f"{_TILE_P} * tile_k <= 32 * work_group_p * work_group_f * load_width"
+        f" and {_TILE_F} * tile_k <= 64 * work_group_p * work_group_f",
+        "a work-item would copy too much of each tile",
+    ),
+)
+
+_IMPLICIT = Algorithm(
+    name="implicit",
+    meaning="tiles of pixels and filters per work-group, through local memory; no matrix of windows is written",
+    parameters=(*_TILED, _LOADS, _MULTIPLY_ADD),
+    constraints=(
+        *_TILES_FIT,
+        constraint("not_depthwise", f"not {IS_DEPTHWISE}", "every filter reads one channel: see depthwise"),
+        constraint(
+            "tiles_fit_local_memory",
+            f"4 * (tile_k * ({_TILE_P} + 1 + {_TILE_F}) + 3 * {_TILE_P} + 16) <= local_memory_bytes",
+            "the tiles exceed local memory",
+        ),
+        constraint("pixels_to_do", f"{_TILE_P} < 2 * {_POSITIONS}", "most pixels of a tile would not exist"),
+        constraint("filters_to_do", f"{_TILE_F} <= 128 and {_TILE_F} < 2 * max({_OWN}, 4)", "most filters of a tile would not exist"),
+        constraint("channels_to_do", f"tile_k < 2 * {_OWN_CHANNELS}", "most channels of a tile would not exist"),
+        constraint(
+            "channels_side_by_side",
+            f"load_width == 1 or (layout == 'nhwc' and {_OWN_CHANNELS} % load_width == 0) or (layout == 'nc4hw4' and"
+            f" (groups == 1 or {_OWN_CHANNELS} % load_width == 0))",
+            "the channels of a load do not lie side by side",
+        ),
+        constraint(
+            "alignment_matters", "loads == 'vload' or (layout == 'nhwc' and load_width > 1)",
+            "single elements and pixels of four channels are always aligned",
+        ),
+    ),
+    features=features(
+        "work_group_p * work_group_f", "tile_p * tile_f", _TILE_P, _TILE_F, "tile_k",
+    ),
+    work_items=None,
+)  # fmt: skip
+
+_DEPTHWISE = Algorithm(
+    name="depthwise",
+    meaning="for as many groups as channels: pixels of a row per work-item, of a vector of filters or by vectors",
+    parameters=(
+        *_WORK_GROUP,
+        _FIRST,
+        parameter("tile_p", (1, 2, 3, 4, 6, 7, 8), "pixels, of nchw vectors of pixels, that a work-item computes"),
+        parameter("vector_width", (1, 2, 4, 8, 16), "filters, of nchw pixels, in one vector"),
+        _LOADS,
+    ),
+    constraints=(
+        _WORK_GROUP_FITS,
+        _vectors_work("vector_width"),
+        constraint("is_depthwise", IS_DEPTHWISE, "filters read more than one channel"),
+        constraint(
+            "vectors_of_layout",
+            "vector_width == 1 or (layout == 'nchw' and direction == 'plain') or (layout == 'nhwc' and filters =="
+            " groups and vector_width <= channels) or (layout == 'nc4hw4' and filters == groups and vector_width == 4)",
+            "what a vector needs does not lie side by side",
+        ),
+        constraint(
+            "aligned_pixels",
+            "loads == 'vload' or (vector_width > 1 and layout != 'nchw' and channels % vector_width == 0)",
+            "pixels do not start at whole vectors, or single elements are read",
+        ),
+        constraint(
+            "sums_fit_registers", "tile_p * vector_width <= (128 if is_cpu == 1 else 32)",
+            "the sums do not fit the registers",
+        ),
+        constraint(
+            "pixels_to_do",
+            f"{_ROW_TILE} < 2 * ({OUT_WIDTH}) and (work_group_p == 1 or work_group_p < 2 * batch * ({OUT_HEIGHT})"
+            f" * ceil_div({OUT_WIDTH}, {_ROW_TILE}))",
+            "most pixels of a tile would not exist",
+        ),
+        constraint(
+            "filters_to_do", f"work_group_f < 2 * ceil_div(filters, {_VECTOR_F})", "most work-items would have no filter"
+        ),
+    ),
+    features=features(
+        "work_group_p * work_group_f", "tile_p * vector_width", "work_group_p * tile_p", "work_group_f * vector_width"
+    ),
+)  # fmt: skip
+
+ALGORITHMS = (_NAIVE, _DIRECT, _IMPLICIT, _DEPTHWISE)

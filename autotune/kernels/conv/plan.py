@@ -32,7 +32,9 @@ _FLAGS = {
     "window": (_WINDOW, f"({_WINDOW} + 1) // 2", 4),
     "padded": ("direction == 'transposed' or pad_top + pad_left + pad_bottom + pad_right > 0", "", 2),
     "grouped": (f"{IS_MULTIPLIED} if algorithm == 'depthwise' else groups > 1", "", 2),
-    "ragged_channels": ("own_channels % step_c != 0", "", 2),
+    "ragged_channels": (
+        "filters % vector_f != 0 and layout == 'nhwc' if by_channels else own_channels % step_c != 0", "", 2,
+    ),
     "step": (
         "stride_x if algorithm == 'depthwise' and stride_x <= 2 and dilation_x == 1 and direction == 'plain' else 0",
         "", 3,
@@ -64,14 +66,16 @@ PLAN = PlanFormula(
         "own_stored": "own + (round_up(filters, 4) - filters if layout == 'nc4hw4' else 0)",
         # Of packed weights: filters of a block, channels.
         "step_c": "tile_k if algorithm == 'implicit' else channel_vector * unroll if algorithm == 'direct' else 1",
-        "block_f": "tile_f * work_group_f if algorithm == 'implicit' else tile_f",
+        "vector_f": "1 if layout == 'nchw' else vector_width",
+        "block_f": "vector_f if by_channels else tile_f * work_group_f if algorithm == 'implicit' else tile_f",
         "block_p": "tile_p * work_group_p if algorithm == 'implicit' else tile_p",
         "blocks_of_group": "ceil_div(own_stored, block_f)",
         "blocks": "blocks_of_group * own_groups",
         "all_channels": "round_up(own_channels, tile_k if algorithm == 'implicit' else channel_vector)",
         "taps": "kernel_height * kernel_width",
         # Work-groups along pixels and filters.
-        "across": "ceil_div(positions, block_p)",
+        "row_tiles": "ceil_div(out_width, tile_p * (vector_width if layout == 'nchw' else 1))",
+        "across": "batch * out_height * row_tiles if by_channels else ceil_div(positions, block_p)",
         "groups_p": "across if algorithm == 'implicit' else ceil_div(across, work_group_p)",
         "groups_f": "blocks if algorithm == 'implicit' else ceil_div(blocks, work_group_f)",
         "filters_first": "first == 'filters'",

@@ -71,14 +71,11 @@ class ConvCase(Case):
         filters = self._compared_filters()
         sums = convolved(p, given["input"], given["weights"], filters)
         squares = convolved(p, given["input"] ** 2, given["weights"] ** 2, filters)
-        added = np.zeros((1, 1, 1, 1))
-        if p.bias == "bias":
-            added = added + given["bias"][filters][None, :, None, None]
-        if p.residual == "residual":
-            added = added + given["residual"][:, filters]
+        added = [given["bias"][filters][None, :, None, None]] if p.bias == "bias" else []
+        added += [given["residual"][:, filters]] if p.residual == "residual" else []
         with np.errstate(over="ignore"):
-            expected = self._activated(sums + added)
-        return filters, expected, self._tolerance(squares, np.abs(sums) + np.abs(added), expected)
+            expected = self._activated(sum(added, sums))
+        return filters, expected, self._tolerance(squares, sum(map(np.abs, added), np.abs(sums)), expected)
 
     def _compared_filters(self) -> NDArray[np.intp]:
         p = self._problem
