@@ -137,16 +137,15 @@ _DIRECT = Algorithm(
         "work_group_p * work_group_f", "tile_p * tile_f", "work_group_p * tile_p", "work_group_f * tile_f",
         "channel_vector * unroll",
     ),
-    work_items=None,
 )  # fmt: skip
 
 _TILE_P, _TILE_F = "(work_group_p * tile_p)", "(work_group_f * tile_f)"
 _TILED = (
     *_WORK_GROUP,
     _FIRST,
-    parameter("tile_p", (1, 2, 4, 8), "pixels that a work-item computes"),
-    parameter("tile_f", (1, 2, 4, 8, 16), "filters that a work-item computes"),
-    parameter("vector_width", (1, 2, 4, 8), "filters in one vector"),
+    parameter("tile_p", (1, 2, 4, 6, 8, 14), "pixels, or their transforms, that a work-item computes"),
+    parameter("tile_f", (1, 2, 4, 8, 16, 32), "filters that a work-item computes"),
+    parameter("vector_width", (1, 2, 4, 8, 16), "filters in one vector"),
     parameter("tile_k", (1, 2, 4, 8, 16, 32), "channels of the tiles in local memory"),
     parameter("unroll", (1, 2, 4, 8), "channels in one pass of the inner loop"),
     parameter("load_width", (1, 2, 4), "channels of a pixel in one load"),
@@ -157,14 +156,14 @@ _TILES_FIT = (
     _vectors_work("load_width"),
     constraint("vectors_fill_tile", "tile_f % vector_width == 0", "the filters of a tile are not whole vectors"),
     constraint("unroll_divides_tile", "tile_k % unroll == 0 and tile_k % load_width == 0", "a pass would not be whole"),
-    constraint("sums_fit_registers", "tile_p * tile_f <= 64", "the sums do not fit the registers"),
-    constraint(
-        "copies_stay_short",
-        f"{_TILE_P} * tile_k <= 32 * work_group_p * work_group_f * load_width"
-        f" and {_TILE_F} * tile_k <= 64 * work_group_p * work_group_f",
-        "a work-item would copy too much of each tile",
-    ),
+    constraint("sums_fit_registers", "tile_p * tile_f <= (256 if is_cpu == 1 else 64)", "the sums do not fit the registers"),
 )
+
+_COPIES_SHORT = (
+    f"{_TILE_P} * tile_k <= 32 * work_group_p * work_group_f * load_width"
+    f" and {_TILE_F} * tile_k <= 64 * work_group_p * work_group_f"
+)
+_LONG_COPIES = "a work-item would copy too much of each tile"
 
 _IMPLICIT = Algorithm(
     name="implicit",
@@ -172,6 +171,7 @@ _IMPLICIT = Algorithm(
     parameters=(*_TILED, _LOADS, _MULTIPLY_ADD),
     constraints=(
         *_TILES_FIT,
+        constraint("copies_stay_short", _COPIES_SHORT, _LONG_COPIES),
         constraint("not_depthwise", f"not {IS_DEPTHWISE}", "every filter reads one channel: see depthwise"),
         constraint(
             "tiles_fit_local_memory",
@@ -195,7 +195,69 @@ _IMPLICIT = Algorithm(
     features=features(
         "work_group_p * work_group_f", "tile_p * tile_f", _TILE_P, _TILE_F, "tile_k",
     ),
-    work_items=None,
+)  # fmt: skip
+
+_SIDE = "(output_side + 2)"
+_SQUARES = f"(batch * ceil_div({OUT_HEIGHT}, output_side) * ceil_div({OUT_WIDTH}, output_side))"
+_ALL_CHANNELS = "round_up(channels, max(transform_width, tile_k))"
+_ALL_FILTERS = f"(round_up(filters, {_TILE_F}) + transform_width)"
+_SCRATCH = f"({_SIDE} * {_SIDE} * {_SQUARES} * ({_ALL_CHANNELS} + {_ALL_FILTERS}))"
+"""Most elements of the transformed input and of the products."""
+MOST_SCRATCH_BYTES = 256 * 2**20
+
+_WINOGRAD = Algorithm(
+    name="winograd",
+    meaning="windows of 3 x 3 by Winograd's algorithm: fewer products, between transforms in memory",
+    parameters=(
+        parameter("output_side", (2, 4), "pixels of a side of the squares of the output that are computed at once"),
+        parameter("transform_width", (1, 2, 4, 8, 16), "channels or filters that a work-item transforms"),
+        parameter("steps", ("float32", "float16"), "what transformed numbers are stored as; products are float32"),
+        parameter("product", ("registers", "local"), "whether tiles of transformed numbers go through local memory"),
+        *_TILED,
+        _MULTIPLY_ADD,
+    ),
+    constraints=(
+        constraint(
+            "is_plain_3x3",
+            "kernel_height == 3 and kernel_width == 3 and stride_y == 1 and stride_x == 1 and dilation_y == 1"
+            " and dilation_x == 1 and groups == 1 and direction == 'plain' and accumulator == 'float32'",
+            "the algorithm is for windows of 3 x 3 in steps of one pixel, with sums of float32",
+        ),
+        constraint(
+            "steps_keep_precision", "steps == 'float32' or (dtype == 'float16' and output_side == 2)",
+            "results would lose their precision",
+        ),
+        *_TILES_FIT,
+        constraint("copies_stay_short", f"product == 'registers' or ({_COPIES_SHORT})", _LONG_COPIES),
+        _vectors_work("transform_width"),
+        constraint(
+            "vectors_of_layout", "layout != 'nc4hw4' or transform_width in (1, 2, 4)",
+            "what a vector needs does not lie side by side",
+        ),
+        constraint(
+            "product_of_kind",
+            "(unroll == 1 and tile_p * (tile_f // vector_width) * tile_k <= 256) if product == 'registers'"
+            " else tile_p * tile_f > 1",
+            "registers are filled by a whole pass, whose code grows too long, or a tile serves no one else",
+        ),
+        constraint(
+            "tiles_fit_local_memory",
+            f"product == 'registers' or 4 * (tile_k * ({_TILE_P} + 1 + {_TILE_F}) + 16) <= local_memory_bytes",
+            "the tiles exceed local memory",
+        ),
+        constraint("squares_to_do", f"{_TILE_P} < 2 * {_SQUARES}", "most squares of a tile would not exist"),
+        constraint("filters_to_do", f"{_TILE_F} <= 128 and {_TILE_F} < 2 * max(filters, 4)", "most filters of a tile would not exist"),
+        constraint("channels_to_do", "tile_k < 2 * channels and transform_width < 2 * max(channels, 4)", "most channels of a tile would not exist"),
+        constraint(
+            "scratch_fits",
+            f"4 * {_SCRATCH} <= min({MOST_SCRATCH_BYTES}, global_memory_bytes // 4)"
+            f" and 4 * {_SCRATCH} <= max_allocation_bytes",
+            "the transformed input and the products exceed what they may take of memory",
+        ),
+    ),
+    features=features(
+        "work_group_p * work_group_f", "tile_p * tile_f", _TILE_P, _TILE_F, "tile_k",
+    ),
 )  # fmt: skip
 
 _DEPTHWISE = Algorithm(
@@ -242,4 +304,4 @@ _DEPTHWISE = Algorithm(
     ),
 )  # fmt: skip
 
-ALGORITHMS = (_NAIVE, _DIRECT, _IMPLICIT, _DEPTHWISE)
+ALGORITHMS = (_NAIVE, _DIRECT, _IMPLICIT, _WINOGRAD, _DEPTHWISE)

@@ -25,6 +25,10 @@ _SIZES = """batch, height, width, channels, filters, out_height, out_width, kern
     stride_x, pad_top, pad_left, dilation_y, dilation_x, groups"""
 _ARGUMENTS = f"'image' if in_image else 'input', 'packed', {_RESULT}, {_SIZES}"
 
+_GROUP = "work_group_f if filters_first else work_group_p, work_group_p if filters_first else work_group_f"
+_GROUPED = """work_group_f * groups_f if filters_first else work_group_p * groups_p,
+    work_group_p * groups_p if filters_first else work_group_f * groups_f"""
+
 _WINDOW = "(kernel_height if kernel_height == kernel_width and kernel_width in (1, 3, 5) else 0)"
 IS_MULTIPLIED = f"({IS_DEPTHWISE} and filters != groups)"
 
@@ -47,6 +51,8 @@ _FLAGS = {
 PLAN = PlanFormula(
     absent={
         **dict.fromkeys(("tile_p", "tile_f", "tile_k", "vector_width", "channel_vector", "unroll"), 1),
+        **dict.fromkeys(("output_side", "transform_width"), 1),
+        "steps": "float32",
         **dict.fromkeys(("work_group_p", "work_group_f", "work_group_size"), 1),
         "input_storage": "buffer",
         "weights_storage": "buffer",
@@ -58,6 +64,8 @@ PLAN = PlanFormula(
         "positions": "batch * out_height * out_width",
         "in_image": "input_storage != 'buffer'",
         "by_channels": "algorithm == 'depthwise'",
+        "in_squares": "algorithm == 'winograd'",
+        "in_tiles": "algorithm in ('implicit', 'winograd')",
         "in_pixel": "ceil_div(channels, 4)",
         # Filters and channels of a group; those that fill the last four of nc4hw4 are written by the last group.
         "own_groups": "1 if by_channels else groups",
@@ -65,19 +73,24 @@ PLAN = PlanFormula(
         "own_channels": "1 if by_channels else channels // groups",
         "own_stored": "own + (round_up(filters, 4) - filters if layout == 'nc4hw4' else 0)",
         # Of packed weights: filters of a block, channels.
-        "step_c": "tile_k if algorithm == 'implicit' else channel_vector * unroll if algorithm == 'direct' else 1",
+        "step_c": "max(tile_k, transform_width) if in_tiles else channel_vector * unroll",
         "vector_f": "1 if layout == 'nchw' else vector_width",
-        "block_f": "vector_f if by_channels else tile_f * work_group_f if algorithm == 'implicit' else tile_f",
-        "block_p": "tile_p * work_group_p if algorithm == 'implicit' else tile_p",
+        "block_f": "vector_f if by_channels else tile_f * work_group_f if in_tiles else tile_f",
+        "block_p": "tile_p * work_group_p if in_tiles else tile_p",
         "blocks_of_group": "ceil_div(own_stored, block_f)",
         "blocks": "blocks_of_group * own_groups",
-        "all_channels": "round_up(own_channels, tile_k if algorithm == 'implicit' else channel_vector)",
-        "taps": "kernel_height * kernel_width",
+        "all_channels": "round_up(own_channels, step_c if in_tiles else channel_vector)",
+        "taps": "(output_side + 2) * (output_side + 2) if in_squares else kernel_height * kernel_width",
+        # Of Winograd's algorithm: squares of the output along columns and rows, and in all; filters of the products.
+        "rows": "ceil_div(out_height, output_side)",
+        "columns": "ceil_div(out_width, output_side)",
+        "square_count": "batch * rows * columns",
+        "all_filters": "round_up(blocks * block_f, transform_width)",
         # Work-groups along pixels and filters.
         "row_tiles": "ceil_div(out_width, tile_p * (vector_width if layout == 'nchw' else 1))",
-        "across": "batch * out_height * row_tiles if by_channels else ceil_div(positions, block_p)",
-        "groups_p": "across if algorithm == 'implicit' else ceil_div(across, work_group_p)",
-        "groups_f": "blocks if algorithm == 'implicit' else ceil_div(blocks, work_group_f)",
+        "across": "batch * out_height * row_tiles if by_channels else ceil_div(square_count if in_squares else positions, block_p)",
+        "groups_p": "across if in_tiles else ceil_div(across, work_group_p)",
+        "groups_f": "blocks if in_tiles else ceil_div(blocks, work_group_f)",
         "filters_first": "first == 'filters'",
         **{name: value for name, (value, _, _) in _FLAGS.items()},
     },
@@ -90,7 +103,8 @@ PLAN = PlanFormula(
         ),
         BufferFormula(name="output", role=Role.OUTPUT, dtype=_DTYPE, elements=OUTPUT_ELEMENTS),
         BufferFormula(
-            name="packed", role=Role.SCRATCH, dtype=_DTYPE, elements="blocks * block_f * all_channels * taps",
+            name="packed", role=Role.SCRATCH, dtype=f"steps if in_squares else ({_DTYPE})",
+            elements="blocks * block_f * all_channels * taps",
             when="algorithm != 'naive'",
         ),
         BufferFormula(
@@ -100,6 +114,14 @@ PLAN = PlanFormula(
         BufferFormula(
             name="image", role=Role.VIEW, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
             view_of="input", row_pitch="4 * width", when="input_storage == 'image_view'",
+        ),
+        BufferFormula(
+            name="squares", role=Role.SCRATCH, dtype="steps", elements="taps * square_count * all_channels",
+            when="in_squares",
+        ),
+        BufferFormula(
+            name="products", role=Role.SCRATCH, dtype="'float32'", elements="taps * square_count * all_filters",
+            when="in_squares",
         ),
     ),
     launches=(
@@ -116,7 +138,11 @@ PLAN = PlanFormula(
         LaunchFormula(
             kernel="pack", global_size="blocks * block_f, all_channels, taps", prepares="weights",
             arguments="'weights', 'packed', block_f, blocks_of_group, own, own_channels, own_groups",
-            when="algorithm != 'naive'",
+            when="algorithm != 'naive' and not in_squares",
+        ),
+        LaunchFormula(
+            kernel="transform_weights", global_size="blocks * block_f, all_channels", prepares="weights",
+            arguments="'weights', 'packed', filters, channels", when="in_squares",
         ),
         LaunchFormula(
             kernel="to_image", global_size="width, height, batch * in_pixel",
@@ -124,17 +150,35 @@ PLAN = PlanFormula(
         ),
         LaunchFormula(
             kernel="conv",
-            global_size="work_group_f * groups_f if filters_first else work_group_p * groups_p,"
-            " work_group_p * groups_p if filters_first else work_group_f * groups_f",
-            local_size="work_group_f if filters_first else work_group_p, work_group_p if filters_first else work_group_f",
+            global_size=_GROUPED,
+            local_size=_GROUP,
             arguments=f"{_ARGUMENTS}, blocks_of_group",
-            when="algorithm != 'naive'",
+            when="algorithm != 'naive' and not in_squares",
+        ),
+        LaunchFormula(
+            kernel="transform_input", global_size=f"all_channels // transform_width, {divisible('square_count')}",
+            arguments="'input', 'squares', square_count, rows, columns, height, width, channels, pad_top, pad_left,"
+            " all_channels",
+            when="in_squares",
+        ),
+        LaunchFormula(
+            kernel="multiply", global_size=f"{_GROUPED}, taps", local_size=f"{_GROUP}, 1",
+            arguments="'squares', 'packed', 'products', square_count, blocks, all_channels, all_filters",
+            when="in_squares",
+        ),
+        LaunchFormula(
+            kernel="transform_output",
+            global_size=f"ceil_div(own_stored, transform_width), {divisible('square_count')}",
+            arguments="'products', square_count, rows, columns, all_filters, filters, out_height, out_width,"
+            f" {_RESULT}",
+            when="in_squares",
         ),
     ),
     scalars={"slope": 0.125},
     template_values={
         **{name: name for name in ("layout", "direction", "bias", "residual", "activation", *_FLAGS)},
         "stored_type": by_value("dtype", {dtype: NUMBER_TYPES[dtype].in_c for dtype in WORDS["dtype"]}),
+        "step_type": by_value("steps", {dtype: NUMBER_TYPES[dtype].in_c for dtype in WORDS["dtype"]}),
         "sum_type": by_value("accumulator", {dtype: NUMBER_TYPES[dtype].in_c for dtype in WORDS["accumulator"]}),
     },
     variant={digit or name: base for name, (_, digit, base) in _FLAGS.items()},

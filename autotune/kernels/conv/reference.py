@@ -15,10 +15,18 @@ from autotune.space.family import Case
 Images = NDArray[np.float64]
 """Shape (batch, channels, height, width)."""
 
-MOST_WINOGRAD = {"float32": 24.0, "float16": 6.0}
-"""How many times the usual error Winograd's algorithm may have, by the type that its steps are stored in.
+HALF_STEPS = 6.0
+"""Rounding errors of float16 that Winograd's algorithm may add where its squares of 2 x 2 are stored in that type: in
+simulations the largest was 2.6. Squares of 4 x 4 need 40, which would hide a missing product: none are stored so."""
 
-Its transforms multiply by up to 8 and add numbers of both signs, so that it rounds larger numbers than the result."""
+
+def winograd_error(channels: int) -> float:
+    """Return the rounding errors of float32 that Winograd's algorithm may add.
+
+    Its transforms multiply by up to 64, so that it adds larger numbers than the result: in simulations the largest error
+    of squares of 4 x 4 was 77 for one channel, 226 for 64 and 696 for 512.
+    """
+    return 200 + 40 * math.sqrt(channels)
 
 
 class ConvCase(Case):
@@ -106,8 +114,10 @@ class ConvCase(Case):
         terms = p.channels // p.groups * p.kernel_height * p.kernel_width
         errors = summed * (6 + 0.25 * math.log2(terms + 1) + (0.2 * math.sqrt(terms))) * np.sqrt(squares)
         if is_winograd(p):
-            steps = "float16" if p.dtype == "float16" else "float32"
-            errors = errors + MOST_WINOGRAD[steps] * float(np.finfo(steps).eps) * np.sqrt(squares)
+            around = np.sqrt(_largest_around(squares, 3))  # all pixels of a square share its rounding errors
+            errors = errors + winograd_error(p.channels) * 2.0**-23 * around
+            if p.dtype == "float16":
+                errors = errors + HALF_STEPS * 2.0**-10 * around
         errors = errors + 4 * summed * size
         if p.dtype == "float16":
             errors = errors + 2.0**-10 * (np.abs(expected) + 2.0**-14)
@@ -118,6 +128,15 @@ def is_winograd(p: ConvProblem) -> bool:
     """Return whether Winograd's algorithm may compute a convolution."""
     steps = (p.stride_y, p.stride_x, p.dilation_y, p.dilation_x, p.groups)
     return not p.is_transposed and (p.kernel_height, p.kernel_width) == (3, 3) and set(steps) == {1}
+
+
+def _largest_around(images: Images, distance: int) -> Images:
+    """Return the largest value within a square around each pixel."""
+    for axis in (2, 3):
+        ends = [(distance, distance) if n == axis else (0, 0) for n in range(4)]
+        padded = np.pad(images, ends)
+        images = np.lib.stride_tricks.sliding_window_view(padded, 2 * distance + 1, axis).max(axis=-1)
+    return images
 
 
 def convolved(p: ConvProblem, images: Images, weights: Images, filters: NDArray[np.intp]) -> Images:
