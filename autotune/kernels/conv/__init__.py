@@ -5,9 +5,14 @@ are constant: packing them is not part of a call.
 
 `problem.py` defines the problems, `algorithms.py` the search space, `rule.py` the untuned choice, `plan.py` buffers and
 launches, and `reference.py` the verification.
+
+Sources: the implicit product is that of cuDNN's paper (Chetlur et al., 2014), Winograd's algorithm for convolutions
+that of Lavin and Gray (2015).
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 from autotune.kernels.conv.algorithms import ALGORITHMS
 from autotune.kernels.conv.plan import BASELINE, PLAN
@@ -21,7 +26,19 @@ __all__ = ["FAMILY", "Conv", "ConvProblem"]
 
 
 def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem]:
-    yield example
+    assert isinstance(example, ConvProblem)
+    values = PLAN.values(example, configuration)
+    for window, pad, stride, groups, rest in product((1, 2, 3, 5), (0, 1), (1, 2, 3), (1, 2), (0, 1)):
+        channels = groups * (int(values["step_c"]) + rest)
+        filters = groups
+        if configuration.algorithm == "depthwise":
+            channels = 2 * int(values["vector_f"]) + rest
+            groups, filters = channels, channels * groups
+        yield replace(
+            example, height=9, width=9, channels=channels, filters=filters, groups=groups, kernel_height=window,
+            kernel_width=window, stride_y=stride, stride_x=stride, dilation_y=1, dilation_x=1, pad_top=pad,
+            pad_left=pad, pad_bottom=pad, pad_right=pad,
+        )  # fmt: skip
 
 
 _C_EXPORT = CExport(

@@ -155,8 +155,15 @@ _TILES_FIT = (
     _vectors_work("vector_width"),
     _vectors_work("load_width"),
     constraint("vectors_fill_tile", "tile_f % vector_width == 0", "the filters of a tile are not whole vectors"),
+    constraint(
+        "filters_to_do",
+        f"{_TILE_F} <= 128 and {_TILE_F} < 2 * max({_OWN}, 4)",
+        "most filters of a tile would not exist",
+    ),
     constraint("unroll_divides_tile", "tile_k % unroll == 0 and tile_k % load_width == 0", "a pass would not be whole"),
-    constraint("sums_fit_registers", "tile_p * tile_f <= (256 if is_cpu == 1 else 64)", "the sums do not fit the registers"),
+    constraint(
+        "sums_fit_registers", "tile_p * tile_f <= (256 if is_cpu == 1 else 64)", "the sums do not fit the registers"
+    ),
 )
 
 _COPIES_SHORT = (
@@ -179,7 +186,6 @@ _IMPLICIT = Algorithm(
             "the tiles exceed local memory",
         ),
         constraint("pixels_to_do", f"{_TILE_P} < 2 * {_POSITIONS}", "most pixels of a tile would not exist"),
-        constraint("filters_to_do", f"{_TILE_F} <= 128 and {_TILE_F} < 2 * max({_OWN}, 4)", "most filters of a tile would not exist"),
         constraint("channels_to_do", f"tile_k < 2 * {_OWN_CHANNELS}", "most channels of a tile would not exist"),
         constraint(
             "channels_side_by_side",
@@ -246,8 +252,10 @@ _WINOGRAD = Algorithm(
             "the tiles exceed local memory",
         ),
         constraint("squares_to_do", f"{_TILE_P} < 2 * {_SQUARES}", "most squares of a tile would not exist"),
-        constraint("filters_to_do", f"{_TILE_F} <= 128 and {_TILE_F} < 2 * max(filters, 4)", "most filters of a tile would not exist"),
-        constraint("channels_to_do", "tile_k < 2 * channels and transform_width < 2 * max(channels, 4)", "most channels of a tile would not exist"),
+        constraint(
+            "channels_to_do", "tile_k < 2 * channels and transform_width < 2 * max(channels, 4)",
+            "most channels of a tile would not exist",
+        ),
         constraint(
             "scratch_fits",
             f"4 * {_SCRATCH} <= min({MOST_SCRATCH_BYTES}, global_memory_bytes // 4)"
@@ -296,7 +304,7 @@ _DEPTHWISE = Algorithm(
             "most pixels of a tile would not exist",
         ),
         constraint(
-            "filters_to_do", f"work_group_f < 2 * ceil_div(filters, {_VECTOR_F})", "most work-items would have no filter"
+            "filters_to_do", f"work_group_f < 2 * ceil_div(filters, {_VECTOR_F})", "most work-items had no filter"
         ),
     ),
     features=features(

@@ -88,7 +88,8 @@ PLAN = PlanFormula(
         "all_filters": "round_up(blocks * block_f, transform_width)",
         # Work-groups along pixels and filters.
         "row_tiles": "ceil_div(out_width, tile_p * (vector_width if layout == 'nchw' else 1))",
-        "across": "batch * out_height * row_tiles if by_channels else ceil_div(square_count if in_squares else positions, block_p)",
+        "places": "square_count if in_squares else positions",
+        "across": "batch * out_height * row_tiles if by_channels else ceil_div(places, block_p)",
         "groups_p": "across if in_tiles else ceil_div(across, work_group_p)",
         "groups_f": "blocks if in_tiles else ceil_div(blocks, work_group_f)",
         "filters_first": "first == 'filters'",

@@ -89,7 +89,7 @@ _out_height, _out_width = Expression(OUT_HEIGHT), Expression(OUT_WIDTH)
 
 @dataclass(frozen=True, kw_only=True)
 class ConvProblem(Problem):
-    """Sizes of ``activation(convolution(input, weights) + bias + residual)``, as networks are written: no flipped window.
+    """Sizes of ``activation(convolution(input, weights) + bias + residual)``; windows are not flipped.
 
     Sizes are in pixels, `channels` those of the input, `filters` those of the output. `groups` divide both; with as
     many groups as channels it is depthwise, with ``filters // channels`` results of each channel. If `direction` is
@@ -194,7 +194,9 @@ class ConvProblem(Problem):
     def multiply_adds(self) -> int:
         """Products of a call; those with the padding count, as everywhere."""
         places = self.height * self.width if self.is_transposed else self.out_height * self.out_width
-        return self.batch * places * self.kernel_height * self.kernel_width * self.channels * self.filters // self.groups
+        return (
+            self.batch * places * self.kernel_height * self.kernel_width * self.channels * self.filters // self.groups
+        )
 
     @property
     def flops(self) -> int:
@@ -286,11 +288,12 @@ EXAMPLES = (
     "1,6,6,8,8,2x2 layout=nc4hw4 groups=2 transposed stride=3", "1,5,6,7,5,2x3 layout=nchw transposed dilation=2",
     "1,9,9,16,16,3x3 pad=1 relu", "2,12,10,20,24,3x3 pad=1:0:1:2 bias residual silu",
     "1,11,9,12,20,3x3 pad=1 layout=nchw", "1,9,8,18,33,3x3 pad=1 layout=nc4hw4 bias",
-    "1,8,9,6,6,3x3 groups=6 pad=1 bias relu6", "2,9,7,16,16,3x3 groups=16 stride=2 pad=1", "1,7,8,5,15,5x5 groups=5 pad=2",
+    "1,8,9,6,6,3x3 groups=6 pad=1 bias relu6", "2,9,7,16,16,3x3 groups=16 stride=2 pad=1",
+    "1,7,8,5,15,5x5 groups=5 pad=2",
     "1,8,17,6,6,3x3 groups=6 pad=1 layout=nchw relu", "1,9,20,4,8,3x3 groups=4 stride=2 layout=nchw",
     "1,8,9,10,10,3x3 groups=10 pad=1 layout=nc4hw4 bias residual", "1,7,7,6,12,3x3 groups=6 layout=nc4hw4 dilation=2",
     "1,5,6,8,8,3x3 groups=8 transposed stride=2 pad=1",
-    "1,7,9,8,16,3x3 float16 pad=1 bias relu", "1,6,5,9,7,1x1 float16 layout=nchw", "1,8,8,12,8,3x3 float16 layout=nc4hw4",
-    "1,9,7,8,8,3x3 float16 groups=8 pad=1 silu", "1,6,7,12,10,3x3 float16 acc=float16 pad=1 bias",
+    "1,7,9,8,16,3x3 float16 pad=1 bias relu", "1,6,5,9,7,1x1 float16 layout=nchw",
+    "1,8,8,12,8,3x3 float16 layout=nc4hw4", "1,9,7,8,8,3x3 float16 groups=8 pad=1 silu", "1,6,7,12,10,3x3 float16 acc=float16 pad=1 bias",
 )  # fmt: skip
 """Small problems on which every kernel is checked."""

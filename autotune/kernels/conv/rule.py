@@ -1,18 +1,194 @@
-"""The rule for untuned convolutions: a list in order of preference, of which the first that is valid is taken."""
+"""The rule for untuned convolutions: a list in order of preference, of which the first that is valid is taken.
 
-from collections.abc import Mapping
+`ESTIMATE` says for which problems each entry is meant; Python and exported C evaluate the same expression.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 from autotune.kernels.conv.plan import BASELINE
-from autotune.model.configuration import Configuration
+from autotune.kernels.conv.problem import MAX_ELEMENTS, OUT_HEIGHT, OUT_WIDTH
+from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import Machine
 from autotune.space.expression import Expression
-from autotune.space.family import ranked
+from autotune.space.family import Starts, ranked
 
-ESTIMATE = Expression("order")
+ANY, ROWS, QUADS, PLANES = range(4)
+"""Layouts that a candidate is meant for: any, nhwc, nc4hw4, nchw."""
+
+_PIXELS = f"batch * ({OUT_HEIGHT}) * ({OUT_WIDTH})"
+_TILES = f"ceil_div({_PIXELS}, tile_pixels) * ceil_div(filters // groups, tile_filters) * groups"
+ESTIMATE = Expression(
+    f"(order + 1) * ((layouts == {ANY} or layouts == ({ROWS} if layout == 'nhwc' else {QUADS} if layout == 'nc4hw4'"
+    f" else {PLANES})) and least_filters <= filters // groups and least_channels <= channels // groups"
+    f" and least_width <= ({OUT_WIDTH}) and least_pixels <= {_PIXELS}"
+    " and channels // groups * kernel_height * kernel_width <= most_products"
+    f" and (wanted == 0 or {_TILES} >= wanted)) - 1"
+)
+"""Position of a candidate in the order, or -1 if the rule does not mean it for the problem; over values of the problem
+and the numbers of a candidate. `wanted` is how many tiles of `tile_pixels` by `tile_filters` the output must have."""
+
+_ALL = {
+    "layouts": ANY, "least_filters": 1, "least_channels": 1, "least_width": 1, "least_pixels": 1,
+    "most_products": MAX_ELEMENTS, "tile_pixels": 1, "tile_filters": 1, "wanted": 0,
+}  # fmt: skip
+_Listed = Iterator[tuple[Configuration, dict[str, int]]]
+_LARGE_GPU = 24
+"""Compute units from which on a GPU is taken as a large one."""
+_WINOGRAD_CHANNELS = 32
+"""Channels and filters from which on fewer products outweigh the transforms: on PoCL, 64 took half the time."""
 
 
 @cache
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
-    return ranked(starts, {BASELINE: {}}, {})
+    found: dict[Configuration, dict[str, int]] = {}
+    device = _Device.of(limits, Starts(starts).machine)
+    for configuration, numbers in _of_processor(device) if limits.is_cpu else _of_gpu(device):
+        found.setdefault(configuration, {**_ALL, **numbers})
+    return ranked(starts, found | {BASELINE: _ALL}, _ALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Device:
+    """What the rule asks of a device."""
+
+    compute_units: int
+    lanes: int
+    """float32 in a vector register of a processor."""
+    is_large: bool
+    multiply_add: str
+    most_items: int
+    """Work-items of a work-group whose registers there are."""
+    most_outputs: int
+    """Outputs of a work-item of `direct`."""
+
+    @classmethod
+    def of(cls, limits: DeviceLimits, machine: Machine) -> "_Device":
+        is_large = limits.constraint_values()["has_ptx"] == 1 or limits.compute_units >= _LARGE_GPU
+        return cls(
+            compute_units=max(limits.compute_units, 1),
+            lanes=min(max(limits.native_vector_float32, 4), 16),
+            is_large=is_large,
+            # Mesa's Adreno compiler fuses mad() alone.
+            multiply_add="operator" if limits.is_cpu or is_large else "mad",
+            most_items=64 if machine.is_small or not is_large else 256,
+            most_outputs=min(machine.outputs_most or 32, 32),
+        )
+
+
+def _of_processor(device: _Device) -> _Listed:
+    """Yield tiles whose sums fill the vector registers, filters in vectors as wide as these."""
+    widths = [width for width in (16, 8, 4, 2, 1) if width <= device.lanes]
+    for width in widths:
+        yield from _by_channels(width, (8, 7, 4, 2, 1), 1, 1)
+    tiles = [(1, 1, pixels, 2 * min(widths[0], 8), min(widths[0], 8)) for pixels in (8, 4, 1)]
+    yield from _of_squares("registers", widths, (4, 1), tiles)
+    for width in widths:
+        wide = max(16, width) if width > 4 else 2 * width
+        shapes = [(4, 4 * width, 256), (6, wide, 0), (4, wide, 0), *((pixels, width, 0) for pixels in (6, 4, 2, 1))]
+        for pixels, filters, products in shapes:
+            numbers = {"least_filters": filters // 2 + 1, "least_pixels": pixels}
+            numbers |= {"most_products": products or MAX_ELEMENTS}
+            yield _direct(device, (1, 1, pixels, filters, width), "pixels"), numbers
+
+
+def _of_gpu(device: _Device) -> _Listed:
+    for width, pixels in product((4, 2, 1), (4, 2, 1)):
+        for group_p, group_f in ((min(device.most_items, 128) // 8, 8), (16, 1), (1, 1)):
+            yield from _by_channels(width, (pixels,), group_p, group_f)
+    if device.is_large:
+        tiles = [(16, 16, 4, 4, 4), (8, 16, 4, 4, 4), (8, 8, 4, 4, 4)]
+        yield from _of_squares("local", (4, 2, 1), (16, 8), tiles)
+        yield from _by_tiles(device)
+    yield from _for_phones(device)
+
+
+def _by_channels(width: int, pixels: tuple[int, ...], group_p: int, group_f: int) -> _Listed:
+    """Yield depthwise configurations, of parts of rows of several lengths."""
+    for several, loads in product(pixels, ("aligned", "vload") if width > 1 else ("vload",)):
+        for first in ("filters", "pixels") if group_f > 1 else ("pixels",):
+            configuration = Configuration.of(
+                "depthwise", work_group_p=group_p, work_group_f=group_f, first=first, tile_p=several,
+                vector_width=width, loads=loads,
+            )  # fmt: skip
+            yield configuration, {"layouts": ROWS if first == "filters" else ANY, "least_width": several}
+
+
+_Tile = tuple[int, int, int, int, int]
+"""Work-items of a work-group along pixels and filters, pixels and filters of each, and filters of a vector."""
+
+
+def _of_tile(tile: _Tile) -> dict[str, Value]:
+    names = ("work_group_p", "work_group_f", "tile_p", "tile_f", "vector_width")
+    return dict(zip(names, tile, strict=True))
+
+
+def _of_squares(memory: str, widths: Sequence[int], depths: Sequence[int], tiles: Sequence[_Tile]) -> _Listed:
+    """Yield Winograd's algorithm, for enough channels and filters."""
+    numbers = {"least_channels": _WINOGRAD_CHANNELS, "least_filters": _WINOGRAD_CHANNELS, "least_pixels": 49}
+    for tile, width, depth in product(tiles, widths, depths):
+        configuration = Configuration.of(
+            "winograd", output_side=4, transform_width=width, steps="float32", product=memory, **_of_tile(tile),
+            first="pixels", tile_k=depth, unroll=1 if memory == "registers" else min(depth, 4),
+            load_width=1 if memory == "registers" else 4, multiply_add="operator",
+        )  # fmt: skip
+        yield configuration, numbers
+
+
+def _by_tiles(device: _Device) -> _Listed:
+    """Yield tiles in local memory, large ones first, as long as there are enough for all compute units."""
+    shapes = [
+        ((16, 16, 8, 8, 4), 2), ((16, 16, 8, 4, 4), 2), ((16, 16, 4, 4, 4), 2), ((16, 8, 4, 4, 4), 2),
+        ((8, 8, 4, 4, 4), 1), ((8, 8, 2, 4, 4), 0), ((16, 4, 2, 4, 4), 0), ((16, 4, 2, 2, 2), 0),
+        ((32, 2, 2, 2, 2), 0), ((32, 1, 1, 1, 1), 0),
+    ]  # fmt: skip
+    for (tile, groups), depth in product(shapes, (16, 8, 4, 2, 1)):
+        numbers = {
+            "tile_pixels": tile[0] * tile[2], "tile_filters": tile[1] * tile[3],
+            "wanted": groups * device.compute_units, "least_filters": tile[1] * tile[3] // 2 + 1,
+        }  # fmt: skip
+        for layouts, first, load, loads in (
+            (ROWS, "filters", 4, "aligned"), (QUADS, "pixels", 4, "vload"), (ANY, "pixels", 1, "vload"),
+        ):  # fmt: skip
+            configuration = Configuration.of(
+                "implicit", **_of_tile(tile), first=first, tile_k=depth, unroll=min(depth, 4), load_width=load,
+                loads=loads, multiply_add="operator",
+            )  # fmt: skip
+            yield configuration, {**numbers, "layouts": layouts}
+
+
+def _for_phones(device: _Device) -> _Listed:
+    """Yield tiles in registers, as many outputs as leave tiles for all compute units, of pixels of four channels."""
+    readings = (
+        (QUADS, "image_view", 4, "vload"), (QUADS, "buffer", 4, "vload"), (ROWS, "buffer", 4, "aligned"),
+        (ROWS, "buffer", 2, "aligned"), (ANY, "buffer", 1, "vload"),
+    )  # fmt: skip
+    for (pixels, filters), (layouts, storage, channels, loads) in product(((4, 8), (4, 4), (2, 4), (1, 4)), readings):
+        if pixels * filters > device.most_outputs:
+            continue
+        numbers = {
+            "layouts": layouts, "tile_pixels": pixels, "tile_filters": filters, "least_filters": filters // 2 + 1,
+            "wanted": 2 * device.most_items * device.compute_units if pixels * filters > 8 else 0,
+        }  # fmt: skip
+        for group_p, group_f in ((device.most_items // 4, 4), (1, device.most_items)):
+            tile = (group_p, group_f, pixels, filters, min(filters, 4))
+            yield _direct(
+                device, tile, "filters" if layouts == ROWS else "pixels", channel_vector=channels,
+                input_storage=storage, loads=loads,
+            ), numbers  # fmt: skip
+    for pixels, filters in ((2, 4), (1, 4), (1, 1)):
+        for group_p, group_f in ((32, 1), (4, 4), (1, 16), (1, 1)):
+            numbers = {"least_filters": filters // 2 + 1}
+            yield _direct(device, (group_p, group_f, pixels, filters, filters), "pixels"), numbers
+
+
+def _direct(device: _Device, tile: _Tile, first: str, **values: Value) -> Configuration:
+    usual: dict[str, Value] = {
+        "channel_vector": 1, "unroll": 1, "input_storage": "buffer", "weights_storage": "buffer", "loads": "vload",
+        "multiply_add": device.multiply_add,
+    }  # fmt: skip
+    return Configuration.of("direct", **_of_tile(tile), first=first, **{**usual, **values})
