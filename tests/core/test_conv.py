@@ -238,7 +238,7 @@ WRONG: dict[str, tuple[str, Configuration, tuple[tuple[str, str], ...]]] = {
     "a tap is left out": (PLAIN, DIRECT, (("ky < 3", "ky < 2"),)),
     "the padding is read": (PLAIN, DIRECT, (("&& iy0 < height", "&& iy0 <= height"),)),
     "a pixel's sum is another's": (PLAIN, DIRECT, (("s1_0 += a1 ", "s1_0 += a0 "),)),
-    "the next filter's weights": (PLAIN, DIRECT, (("b0_0 = *(const __global float2 *)(w + 0", "b0_0 = vload2(0, w + 1"),)),
+    "the next filter's weights": (PLAIN, DIRECT, (("*(const __global float2 *)(w + 0)", "vload2(0, w + 1)"),)),
     "a row ends too late": (PLAIN, DIRECT, (("++x1 == out_width", "++x1 == out_width + 1"),)),
     "the bias is left out": (f"{PLAIN} bias", DIRECT, (("v += *(bias + f)", ""), ("v += vload2(0, bias + f)", ""))),
     "the activation is too": (f"{PLAIN} relu6", DIRECT, (("6.0f", "5.9f"),)),
@@ -279,7 +279,7 @@ def problems_of_all_pairs(draw: random.Random) -> list[ConvProblem]:
         "dilation_y": (1, 2), "dilation_x": (1, 3), "groups": (1, 2, 4), **WORDS,
     }  # fmt: skip
     met: set[tuple[tuple[str, Any], tuple[str, Any]]] = set()
-    found = []
+    found: list[ConvProblem] = []
     for _ in range(6000):
         chosen = {name: draw.choice(known) for name, known in values.items()}
         if draw.random() < 0.3:

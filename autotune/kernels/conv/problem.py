@@ -294,6 +294,7 @@ EXAMPLES = (
     "1,8,9,10,10,3x3 groups=10 pad=1 layout=nc4hw4 bias residual", "1,7,7,6,12,3x3 groups=6 layout=nc4hw4 dilation=2",
     "1,5,6,8,8,3x3 groups=8 transposed stride=2 pad=1",
     "1,7,9,8,16,3x3 float16 pad=1 bias relu", "1,6,5,9,7,1x1 float16 layout=nchw",
-    "1,8,8,12,8,3x3 float16 layout=nc4hw4", "1,9,7,8,8,3x3 float16 groups=8 pad=1 silu", "1,6,7,12,10,3x3 float16 acc=float16 pad=1 bias",
+    "1,8,8,12,8,3x3 float16 layout=nc4hw4",
+    "1,9,7,8,8,3x3 float16 groups=8 pad=1 silu", "1,6,7,12,10,3x3 float16 acc=float16 pad=1 bias",
 )  # fmt: skip
 """Small problems on which every kernel is checked."""
