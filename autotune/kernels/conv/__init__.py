@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import product
 
 from autotune.kernels.conv.algorithms import ALGORITHMS
-from autotune.kernels.conv.plan import BASELINE, PLAN
+from autotune.kernels.conv.plan import BASELINE, PACKING, PLAN
 from autotune.kernels.conv.problem import CONDITIONS, EXAMPLES, LEAST, WORDS, ConvProblem
 from autotune.kernels.conv.rule import ESTIMATE, candidates
 from autotune.model.configuration import Configuration
@@ -51,6 +51,7 @@ _C_EXPORT = CExport(
     candidates=candidates,
     estimate=ESTIMATE,
     plan=PLAN,
+    packing=PACKING,
     samples=_samples,
 )
 

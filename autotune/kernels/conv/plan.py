@@ -25,6 +25,12 @@ _SIZES = """batch, height, width, channels, filters, out_height, out_width, kern
     stride_x, pad_top, pad_left, dilation_y, dilation_x, groups"""
 _ARGUMENTS = f"'image' if in_image else 'input', 'packed', {_RESULT}, {_SIZES}"
 
+PACKING = (
+    "0 if algorithm == 'naive' else (((block_f * 64 + (step_c if in_tiles else channel_vector)) * 8"
+    " + (output_side if in_squares else 0)) * 2 + (1 if by_rows else 0)) * 2 + (1 if steps == 'float16' else 0)"
+)
+"""How a configuration packs weights, as a number: tiles have up to 128 filters and steps of up to 32 channels."""
+
 _GROUP = "work_group_f if filters_first else work_group_p, work_group_p if filters_first else work_group_f"
 _GROUPED = """work_group_f * groups_f if filters_first else work_group_p * groups_p,
     work_group_p * groups_p if filters_first else work_group_f * groups_f"""
@@ -80,6 +86,7 @@ PLAN = PlanFormula(
         "blocks_of_group": "ceil_div(own_stored, block_f)",
         "blocks": "blocks_of_group * own_groups",
         "all_channels": "round_up(own_channels, step_c if in_tiles else channel_vector)",
+        "by_rows": "by_channels or (algorithm == 'direct' and first == 'filters')",
         "taps": "(output_side + 2) * (output_side + 2) if in_squares else kernel_height * kernel_width",
         # Of Winograd's algorithm: squares of the output along columns and rows, and in all; filters of the products.
         "rows": "ceil_div(out_height, output_side)",
@@ -138,12 +145,12 @@ PLAN = PlanFormula(
         ),
         LaunchFormula(
             kernel="pack", global_size="blocks * block_f, all_channels, taps", prepares="weights",
-            arguments="'weights', 'packed', block_f, blocks_of_group, own, own_channels, own_groups",
+            arguments="'weights', 'packed', block_f, blocks_of_group, own, own_channels, 1 if by_rows else 0",
             when="algorithm != 'naive' and not in_squares",
         ),
         LaunchFormula(
             kernel="transform_weights", global_size="blocks * block_f, all_channels", prepares="weights",
-            arguments="'weights', 'packed', filters, channels", when="in_squares",
+            arguments="'weights', 'packed', filters, channels, block_f", when="in_squares",
         ),
         LaunchFormula(
             kernel="to_image", global_size="width, height, batch * in_pixel",

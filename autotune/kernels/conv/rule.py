@@ -129,7 +129,7 @@ def _of_tile(tile: _Tile) -> dict[str, Value]:
 
 def _of_squares(memory: str, widths: Sequence[int], depths: Sequence[int], tiles: Sequence[_Tile]) -> _Listed:
     """Yield Winograd's algorithm, for enough channels and filters."""
-    numbers = {"least_channels": _WINOGRAD_CHANNELS, "least_filters": _WINOGRAD_CHANNELS, "least_pixels": 49}
+    numbers = {"least_channels": _WINOGRAD_CHANNELS, "least_filters": _WINOGRAD_CHANNELS, "least_pixels": 128}
     for tile, width, depth in product(tiles, widths, depths):
         configuration = Configuration.of(
             "winograd", output_side=4, transform_width=width, steps="float32", product=memory, **_of_tile(tile),
