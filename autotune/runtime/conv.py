@@ -34,8 +34,8 @@ class Window:
     """none, relu, relu6, silu, hard_swish or leaky."""
     slope: float = 0.01
     """What `leaky` multiplies negative numbers by."""
-    accumulator: str = "float32"
-    """Type of the sums: float16 is for float16 alone."""
+    half_sums: bool = False
+    """Whether float16 is added up in float16."""
 
 
 PLAIN = Window()
@@ -196,7 +196,7 @@ def _request(named: dict[str, Any], weights: PreparedFilters, window: Window) ->
 def _problem(named: dict[str, Any], weights: PreparedFilters, window: Window) -> ConvProblem:
     x = named["input"]
     shape = tuple(int(size) for size in x.shape)
-    if len(shape) != (5 if window.layout == "nc4hw4" else 4) or x.dtype.name not in WORDS["dtype"]:
+    if len(shape) != (5 if window.layout == "nc4hw4" else 4) or x.dtype.name not in WORDS["mode"]:
         hint = f"images in {window.layout} have {5 if window.layout == 'nc4hw4' else 4} axes, of float32 or float16"
         raise ProblemError(f"x is {x.dtype} of shape {shape}", hint=hint)
     if weights.operand.dtype.name != x.dtype.name:
@@ -213,6 +213,7 @@ def _problem(named: dict[str, Any], weights: PreparedFilters, window: Window) ->
         **dict(zip(("pad_top", "pad_left", "pad_bottom", "pad_right"), window.padding, strict=True)),
         **dict(zip(("dilation_y", "dilation_x"), window.dilation, strict=True)),
         groups=window.groups, direction="transposed" if window.transposed else "plain", layout=window.layout,
-        dtype=x.dtype.name, accumulator=window.accumulator, bias="unbiased" if named["bias"] is None else "bias",
+        mode="float16-acc16" if window.half_sums else x.dtype.name,
+        bias="unbiased" if named["bias"] is None else "bias",
         residual="direct" if named["residual"] is None else "residual", activation=window.activation,
     )  # fmt: skip

@@ -33,7 +33,7 @@ class TestProblem:
             ("1 , 7,5,8, 8 ,3x1 stride=2:1 dilation=1:3", "1,7,5,8,8,3x1 stride=2:1 dilation=1:3"),
             ("2,9,9,6,12,3X3 groups=6 pad=0:1:2:3 NCHW", "2,9,9,6,12,3x3 pad=0:1:2:3 groups=6 layout=nchw"),
             ("1,8,8,4,4,2x2 transposed stride=2", "1,8,8,4,4,2x2 stride=2 transposed"),
-            ("1,8,8,4,4,1x1 float16 acc=float16 residual", "1,8,8,4,4,1x1 float16 acc=float16 residual"),
+            ("1,8,8,4,4,1x1 residual float16-acc16", "1,8,8,4,4,1x1 float16-acc16 residual"),
         ],
     )
     def test_is_read_from_text(self, text: str, label: str) -> None:
@@ -45,7 +45,7 @@ class TestProblem:
             "", "1,8,8,4,4", "1,8,8,4,4,3", "1,8,8,4,4,3x3x3", "0,8,8,4,4,3x3", "1,8,8,4,4,12x1", "1,2,2,4,4,3x3",
             "1,8,8,4,4,3x3 pad=1 pad=2", "1,8,8,4,4,3x3 pad=1:2", "1,8,8,4,4,3x3 pad=-1", "1,8,8,4,4,3x3 stride=0",
             "1,8,8,4,4,3x3 groups=3", "1,8,8,4,6,3x3 groups=4", "1,8,8,4,4,3x3 layout=nhcw",
-            "1,8,8,4,4,3x3 acc=float16",
+            "1,8,8,4,4,3x3 mode=float16",
             "1,1,1,4,4,1x1 transposed pad=1", "1,8,8,4,4,3x3 relu silu", "1,8,8,4,4,3x3 bias=1", "1,8,8,4,4,3x3 depth",
             "1,99999999,8,4,4,3x3", "9999,999,999,4,4,1x1", "1,8,8,99999,99999,1x1", "1,8,8,4,4,3x3 float16 float32",
             "x" * 10**6, "1,8,8,4,4,\u0663x3",
@@ -82,10 +82,10 @@ class TestProblem:
         with pytest.raises(ProblemError, match="device has"):
             PARSE("1,10,10,64,64,1x1").check_device(limits)
         with pytest.raises(ProblemError, match="no float16 arithmetic"):
-            PARSE("1,10,10,4,4,1x1 float16 acc=float16").check_device(limits)
+            PARSE("1,10,10,4,4,1x1 float16-acc16").check_device(limits)
 
     def test_words_name_one_field_each(self) -> None:
-        named = [word for name, known in WORDS.items() if name != "accumulator" for word in known]
+        named = [word for known in WORDS.values() for word in known]
         assert len(named) == len(set(named))
 
 
@@ -284,7 +284,7 @@ def problems_of_all_pairs(draw: random.Random) -> list[ConvProblem]:
         chosen = {name: draw.choice(known) for name, known in values.items()}
         if draw.random() < 0.3:
             chosen |= {"groups": chosen["channels"], "filters": chosen["channels"] * draw.choice((1, 1, 2))}
-        chosen["accumulator"] = "float32"
+        chosen["mode"] = draw.choice(("float32", "float16"))
         try:
             problem = ConvProblem(**chosen)
         except ProblemError:

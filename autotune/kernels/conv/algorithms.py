@@ -17,7 +17,7 @@ _WORK_GROUP = (
 _LOADS = parameter(
     "loads", ("vload", "aligned"), "vload promises the alignment of one element; aligned reads whole vectors"
 )
-_HALF_SUMS = "(accumulator == 'float32' or has_half_functions == 1)"
+_HALF_SUMS = "(mode != 'float16-acc16' or has_half_functions == 1)"
 _WORK_GROUP_FITS = constraint(
     "work_group_fits_device",
     "work_group_p * work_group_f <= max_work_group_size"
@@ -30,7 +30,7 @@ _WORK_GROUP_FITS = constraint(
 def _vectors_work(width: str) -> Constraint:
     return constraint(
         f"{width}_works",
-        f"{width} <= max_vector_float32 and (dtype == 'float32' or {width} <= max_vector_float16)"
+        f"{width} <= max_vector_float32 and (mode == 'float32' or {width} <= max_vector_float16)"
         f" and ({width} <= 2 or {_HALF_SUMS})",
         "the driver gets vectors of this width wrong",
     )
@@ -226,11 +226,11 @@ _WINOGRAD = Algorithm(
         constraint(
             "is_plain_3x3",
             "kernel_height == 3 and kernel_width == 3 and stride_y == 1 and stride_x == 1 and dilation_y == 1"
-            " and dilation_x == 1 and groups == 1 and direction == 'plain' and accumulator == 'float32'",
+            " and dilation_x == 1 and groups == 1 and direction == 'plain' and mode != 'float16-acc16'",
             "the algorithm is for windows of 3 x 3 in steps of one pixel, with sums of float32",
         ),
         constraint(
-            "steps_keep_precision", "steps == 'float32' or (dtype == 'float16' and output_side == 2)",
+            "steps_keep_precision", "steps == 'float32' or (mode != 'float32' and output_side == 2)",
             "results would lose their precision",
         ),
         *_TILES_FIT,

@@ -1,13 +1,13 @@
 """The plans of convolution: packing weights, an image of the input if asked for, and the convolution."""
 
 from autotune.kernels.conv.problem import (
+    DTYPES,
     INPUT_ELEMENTS,
     IS_DEPTHWISE,
     OUT_HEIGHT,
     OUT_WIDTH,
     OUTPUT_ELEMENTS,
     WEIGHT_ELEMENTS,
-    WORDS,
 )
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Role
@@ -17,7 +17,8 @@ from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormul
 
 BASELINE = Configuration.of("naive", work_group_size=0)
 
-_DTYPE = by_value("dtype", {dtype: dtype for dtype in WORDS["dtype"]})
+_DTYPE = by_value("mode", DTYPES)
+_STEPS = by_value("steps", {"float16": "float16", "float32": "float32"})
 _RESULT = """'bias' if bias == 'bias' else 'output', 'residual' if residual == 'residual' else 'output', 'output',
     slope"""
 """Where an operand is absent, the output stands for it."""
@@ -111,7 +112,7 @@ PLAN = PlanFormula(
         ),
         BufferFormula(name="output", role=Role.OUTPUT, dtype=_DTYPE, elements=OUTPUT_ELEMENTS),
         BufferFormula(
-            name="packed", role=Role.SCRATCH, dtype=f"steps if in_squares else ({_DTYPE})",
+            name="packed", role=Role.SCRATCH, dtype=f"({_STEPS}) if in_squares else ({_DTYPE})",
             elements="blocks * block_f * all_channels * taps",
             when="algorithm != 'naive'",
         ),
@@ -124,7 +125,7 @@ PLAN = PlanFormula(
             view_of="input", row_pitch="4 * width", when="input_storage == 'image_view'",
         ),
         BufferFormula(
-            name="squares", role=Role.SCRATCH, dtype="steps", elements="taps * square_count * all_channels",
+            name="squares", role=Role.SCRATCH, dtype=_STEPS, elements="taps * square_count * all_channels",
             when="in_squares",
         ),
         BufferFormula(
@@ -185,9 +186,9 @@ PLAN = PlanFormula(
     scalars={"slope": 0.125},
     template_values={
         **{name: name for name in ("layout", "direction", "bias", "residual", "activation", *_FLAGS)},
-        "stored_type": by_value("dtype", {dtype: NUMBER_TYPES[dtype].in_c for dtype in WORDS["dtype"]}),
-        "step_type": by_value("steps", {dtype: NUMBER_TYPES[dtype].in_c for dtype in WORDS["dtype"]}),
-        "sum_type": by_value("accumulator", {dtype: NUMBER_TYPES[dtype].in_c for dtype in WORDS["accumulator"]}),
+        "stored_type": by_value("mode", {mode: NUMBER_TYPES[dtype].in_c for mode, dtype in DTYPES.items()}),
+        "step_type": by_value("steps", {"float16": "half", "float32": "float"}),
+        "sum_type": by_value("mode", {"float16-acc16": "half", "": "float"}),
     },
     variant={digit or name: base for name, (_, digit, base) in _FLAGS.items()},
 )  # fmt: skip

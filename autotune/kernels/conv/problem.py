@@ -20,15 +20,14 @@ MAX_WINDOW = 11
 WORDS: Mapping[str, tuple[str, ...]] = {
     "direction": ("plain", "transposed"),
     "layout": ("nhwc", "nchw", "nc4hw4"),
-    "dtype": ("float32", "float16"),
-    "accumulator": ("float32", "float16"),
+    "mode": ("float32", "float16", "float16-acc16"),
     "bias": ("unbiased", "bias"),
     "residual": ("direct", "residual"),
     "activation": ("none", "relu", "relu6", "silu", "hard_swish", "leaky"),
 }
 """The text fields with their values, of which the first is the default."""
-_NAMED = ("layout", "dtype")
-"""Text fields that a shape may name; the accumulator is named `acc`."""
+DTYPES = {mode: mode.partition("-")[0] for mode in WORDS["mode"]}
+"""The type of what is in memory, by mode."""
 
 _SIZES = ("batch", "height", "width", "channels", "filters")
 _PADS = ("pad_top", "pad_left", "pad_bottom", "pad_right")
@@ -55,7 +54,7 @@ _STORED_CHANNELS = "(round_up({0}, 4) if layout == 'nc4hw4' else {0})"
 INPUT_ELEMENTS = f"batch * height * width * {_STORED_CHANNELS.format('channels')}"
 OUTPUT_ELEMENTS = f"batch * ({OUT_HEIGHT}) * ({OUT_WIDTH}) * {_STORED_CHANNELS.format('filters')}"
 WEIGHT_ELEMENTS = "filters * (channels // groups) * kernel_height * kernel_width"
-ELEMENT_BYTES = by_value("dtype", {dtype: NUMBER_TYPES[dtype].size_bytes for dtype in WORDS["dtype"]})
+ELEMENT_BYTES = by_value("mode", {mode: NUMBER_TYPES[dtype].size_bytes for mode, dtype in DTYPES.items()})
 
 CONDITIONS = (
     f"kernel_height <= {MAX_WINDOW} and kernel_width <= {MAX_WINDOW}",
@@ -64,7 +63,6 @@ CONDITIONS = (
     "channels % groups == 0 and filters % groups == 0",
     f"direction == 'transposed' or ({ROOM_Y} >= 0 and {ROOM_X} >= 0)",
     f"({OUT_HEIGHT}) >= 1 and ({OUT_WIDTH}) >= 1",
-    "accumulator == 'float32' or dtype == 'float16'",
     # Packed weights have filters in whole tiles of up to 128, and channels in whole steps of up to 32.
     f"(filters + 128 * groups) * (channels // groups + 32) * kernel_height * kernel_width <= {MAX_ELEMENTS}",
     f"batch * height * width <= {MAX_ELEMENTS} and ({INPUT_ELEMENTS}) <= {MAX_ELEMENTS}",
@@ -76,7 +74,7 @@ _REASONS = (
     f"windows have at most {MAX_WINDOW} x {MAX_WINDOW} weights", f"sides have at most {MAX_SIDE} pixels",
     f"strides, dilations and paddings are at most {MAX_STEP}", "groups must divide channels and filters",
     "the window is larger than the padded image", "nothing is left of the output",
-    "sums of float32 are not in float16", "there are too many weights",
+    "there are too many weights",
     f"the input has more than {MAX_ELEMENTS} elements", f"the output has more than {MAX_ELEMENTS} elements",
 )  # fmt: skip
 
@@ -99,7 +97,7 @@ class ConvProblem(Problem):
 
     Layouts are nhwc, nchw and nc4hw4: (batch, ceil(channels / 4), height, width, 4), in which what is behind the last
     channel is zero, in the output too. A residual has the output's layout and type; bias is of that type. Sums are
-    of type `accumulator`.
+    in float32; in the mode float16-acc16 they are in float16.
     """
 
     family: ClassVar[str] = "conv"
@@ -129,8 +127,7 @@ class ConvProblem(Problem):
     groups: int = 1
     direction: str = "plain"
     layout: str = "nhwc"
-    dtype: str = "float32"
-    accumulator: str = "float32"
+    mode: str = "float32"
     bias: str = "unbiased"
     residual: str = "direct"
     activation: str = "none"
@@ -148,6 +145,16 @@ class ConvProblem(Problem):
         for condition, reason in zip(_CONDITIONS, _REASONS, strict=True):
             if not condition(values):
                 raise ProblemError(f"{self.label[:120]}: {reason}")
+
+    @property
+    def dtype(self) -> str:
+        """Type of what is in memory."""
+        return DTYPES[self.mode]
+
+    @property
+    def accumulator(self) -> str:
+        """Type of the sums."""
+        return "float16" if self.mode == "float16-acc16" else "float32"
 
     @property
     def out_height(self) -> int:
@@ -187,7 +194,7 @@ class ConvProblem(Problem):
         for name, known in WORDS.items():
             given = getattr(self, name)
             if given != known[0]:
-                words += [f"{name}={given}" if name == "layout" else f"acc={given}" if name == "accumulator" else given]
+                words += [f"{name}={given}" if name == "layout" else given]
         return " ".join(words)
 
     @property
@@ -225,7 +232,7 @@ class ConvProblem(Problem):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse ``BATCH,HEIGHT,WIDTH,CHANNELS,FILTERS,KHxKW``, then in any order ``stride=``, ``dilation=`` (a number,
-        or y:x), ``pad=`` (a number, or top:left:bottom:right), ``groups=``, ``layout=``, ``acc=`` and words of `WORDS`.
+        or y:x), ``pad=`` (a number, or top:left:bottom:right), ``groups=``, ``layout=`` and words of `WORDS`.
 
         Raises ProblemError.
         """
@@ -249,7 +256,7 @@ class ConvProblem(Problem):
     def check_device(self, limits: DeviceLimits) -> None:
         self.check_stored(self.dtype, limits)
         if self.accumulator == "float16" and not limits.has_float16:
-            raise ProblemError(f"{self.label}: the device has no float16 arithmetic", hint="leave acc=float16 out")
+            raise ProblemError(f"{self.label}: the device has no float16 arithmetic", hint="use float16")
         values, size = self.to_dict(), NUMBER_TYPES[self.dtype].size_bytes
         texts = {"the input": INPUT_ELEMENTS, "the weights": WEIGHT_ELEMENTS, "the output": OUTPUT_ELEMENTS}
         operands = {name: size * int(Expression(text)(values)) for name, text in texts.items()}
@@ -263,8 +270,7 @@ def _word(word: str, wrong: ProblemError) -> dict[str, Any]:
     name, equals, given = word.partition("=")
     if not equals:
         name, given = next((n for n, known in WORDS.items() if word in known), ""), word
-    name = "accumulator" if name == "acc" else name
-    if name in WORDS and (name in ("accumulator", *_NAMED) or not equals):
+    if name in WORDS and (name == "layout" or not equals):
         return {name: given}
     numbers = [whole_number(number, wrong) for number in given.split(":")] if equals else []
     if name in _PAIRS and len(numbers) in (1, 2):
@@ -273,7 +279,7 @@ def _word(word: str, wrong: ProblemError) -> dict[str, Any]:
         return dict(zip(_PADS, numbers * (4 // len(numbers)), strict=True))
     if name == "groups" and len(numbers) == 1:
         return {"groups": numbers[0]}
-    known = [word for words in WORDS.values() for word in words] + [*_PAIRS, "pad", "groups", "acc"]
+    known = [word for words in WORDS.values() for word in words] + [*_PAIRS, "pad", "groups"]
     hint = did_you_mean(word, known) or wrong.hint
     raise ProblemError(f"{wrong.message}: {word[:40]!r} is not understood", hint=hint)
 
@@ -295,6 +301,6 @@ EXAMPLES = (
     "1,5,6,8,8,3x3 groups=8 transposed stride=2 pad=1",
     "1,7,9,8,16,3x3 float16 pad=1 bias relu", "1,6,5,9,7,1x1 float16 layout=nchw",
     "1,8,8,12,8,3x3 float16 layout=nc4hw4",
-    "1,9,7,8,8,3x3 float16 groups=8 pad=1 silu", "1,6,7,12,10,3x3 float16 acc=float16 pad=1 bias",
+    "1,9,7,8,8,3x3 float16 groups=8 pad=1 silu", "1,6,7,12,10,3x3 float16-acc16 pad=1 bias",
 )  # fmt: skip
 """Small problems on which every kernel is checked."""
