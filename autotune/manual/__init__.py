@@ -16,6 +16,7 @@ TOPICS = (
     "winners",
     "quantised",
     "attention",
+    "convolution",
     "kernels",
     "own",
     "service",

@@ -8,16 +8,27 @@ _OWN, _OWN_CHANNELS = "(filters // groups)", "(channels // groups)"
 _ROW_TILE = "(tile_p * (vector_width if layout == 'nchw' else 1))"
 _VECTOR_F = "(1 if layout == 'nchw' else vector_width)"
 """Of `depthwise`, pixels of a row that a work-item computes, and filters of its vectors."""
+_TILE_P, _TILE_F = "(work_group_p * tile_p)", "(work_group_f * tile_f)"
+_FEATURES = features("work_group_p * work_group_f", "tile_p * tile_f", _TILE_P, _TILE_F)
 _MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "how a product is added: a * b + c, or mad(a, b, c)")
-_FIRST = parameter("first", ("pixels", "filters"), "what neighbouring work-items differ in")
 _WORK_GROUP = (
     parameter("work_group_p", (1, 2, 4, 8, 16, 32, 64), "work-items along pixels"),
     parameter("work_group_f", (1, 2, 4, 8, 16, 32, 64), "work-items along filters"),
+    parameter("first", ("pixels", "filters"), "what neighbouring work-items differ in"),
+)
+_TILE = (
+    *_WORK_GROUP,
+    parameter("tile_p", (1, 2, 3, 4, 6, 7, 8, 14), "pixels, or squares of them, that a work-item computes"),
+    parameter("tile_f", (1, 2, 4, 8, 16, 32, 64), "filters that a work-item computes"),
+    parameter("vector_width", (1, 2, 4, 8, 16), "filters in one vector"),
 )
 _LOADS = parameter(
     "loads", ("vload", "aligned"), "vload promises the alignment of one element; aligned reads whole vectors"
 )
-_HALF_SUMS = "(mode != 'float16-acc16' or has_half_functions == 1)"
+_HALF_SUMS = constraint(
+    "has_half_functions", "mode != 'float16-acc16' or has_half_functions == 1",
+    "vectors of half and mad() of them take cl_khr_fp16",
+)  # fmt: skip
 _WORK_GROUP_FITS = constraint(
     "work_group_fits_device",
     "work_group_p * work_group_f <= max_work_group_size"
@@ -30,8 +41,7 @@ _WORK_GROUP_FITS = constraint(
 def _vectors_work(width: str) -> Constraint:
     return constraint(
         f"{width}_works",
-        f"{width} <= max_vector_float32 and (mode == 'float32' or {width} <= max_vector_float16)"
-        f" and ({width} <= 2 or {_HALF_SUMS})",
+        f"{width} <= max_vector_float32 and (mode == 'float32' or {width} <= max_vector_float16)",
         "the driver gets vectors of this width wrong",
     )
 
@@ -54,16 +64,11 @@ _DIRECT = Algorithm(
     name="direct",
     meaning="a tile of pixels and filters per work-item, the sums in registers",
     parameters=(
-        *_WORK_GROUP,
-        _FIRST,
-        parameter("tile_p", (1, 2, 3, 4, 5, 6, 7, 8, 12, 14), "pixels that a work-item computes"),
-        parameter("tile_f", (1, 2, 4, 8, 16, 32, 64), "filters that a work-item computes"),
-        parameter("vector_width", (1, 2, 4, 8, 16), "filters in one vector"),
+        *_TILE,
         parameter("channel_vector", (1, 2, 4, 8), "channels of a pixel in one load"),
         parameter("unroll", (1, 2, 4), "loads of a pixel in one pass of the loop"),
         parameter(
-            "input_storage",
-            ("buffer", "image", "image_view"),
+            "input_storage", ("buffer", "image", "image_view"),
             "read the input from the buffer, from an image it is copied to, or from one over its memory",
         ),
         parameter("weights_storage", ("buffer", "constant"), "address space of the packed weights"),
@@ -72,6 +77,7 @@ _DIRECT = Algorithm(
     ),
     constraints=(
         _WORK_GROUP_FITS,
+        _HALF_SUMS,
         _vectors_work("vector_width"),
         _vectors_work("channel_vector"),
         constraint("not_depthwise", f"not {IS_DEPTHWISE}", "every filter reads one channel: see depthwise"),
@@ -82,8 +88,7 @@ _DIRECT = Algorithm(
             "the sums do not fit the registers, or the code grows too long",
         ),
         constraint(
-            "code_stays_short",
-            "tile_p * (tile_f // vector_width) * channel_vector * unroll <= 256",
+            "code_stays_short", "tile_p * (tile_f // vector_width) * channel_vector * unroll <= 256",
             "the code grows too long",
         ),
         constraint(
@@ -97,16 +102,14 @@ _DIRECT = Algorithm(
             "most filters of a tile would not exist",
         ),
         constraint(
-            "channels_to_do",
-            f"channel_vector * (unroll if unroll > 1 else 0) <= {_OWN_CHANNELS}",
+            "channels_to_do", f"channel_vector * (unroll if unroll > 1 else 0) <= {_OWN_CHANNELS}",
             "a pass of the loop is longer than it",
         ),
         constraint(
             "channels_side_by_side",
             f"channel_vector == 1 or input_storage != 'buffer' or (layout == 'nhwc' and {_OWN_CHANNELS} %"
             f" channel_vector == 0) or (layout == 'nc4hw4' and channel_vector in (2, 4) and (groups == 1 or"
-            f" {_OWN_CHANNELS} % channel_vector == 0))",
-            "the channels of a load do not lie side by side",
+            f" {_OWN_CHANNELS} % channel_vector == 0))", "the channels of a load do not lie side by side",
         ),
         constraint(
             "alignment_matters",
@@ -117,59 +120,41 @@ _DIRECT = Algorithm(
             "image_fits",
             "input_storage == 'buffer' or (has_images == 1 and channel_vector == 4 and width <= max_image_width"
             f" and batch * ceil_div(channels, 4) * height <= max_image_height and (groups == 1 or {_OWN_CHANNELS} % 4"
-            f" == 0) and {_HALF_SUMS})",
-            "there are no images of that size, or a pixel of one has channels of two groups",
+            " == 0))", "there are no images of that size, or a pixel of one has channels of two groups",
         ),
         constraint(
-            "view_fits",
-            "input_storage != 'image_view' or (layout == 'nc4hw4' and has_image_from_buffer == 1"
-            " and width % max(image_pitch_alignment, 1) == 0)",
-            "an image cannot show the input where it is",
+            "view_fits", "input_storage != 'image_view' or (layout == 'nc4hw4' and has_image_from_buffer == 1"
+            " and width % max(image_pitch_alignment, 1) == 0)", "an image cannot show the input where it is",
         ),
         constraint(
             "constant_memory_fits",
             "weights_storage == 'buffer' or element_bytes * round_up(channels // groups, 4) * (filters + groups *"
-            " (tile_f + 3)) * kernel_height * kernel_width <= 65536",
-            "constant memory need not hold more",
+            " (tile_f + 3)) * kernel_height * kernel_width <= 65536", "constant memory need not hold more",
         ),
     ),
-    features=features(
-        "work_group_p * work_group_f", "tile_p * tile_f", "work_group_p * tile_p", "work_group_f * tile_f",
-        "channel_vector * unroll",
-    ),
+    features=_FEATURES,
 )  # fmt: skip
 
-_TILE_P, _TILE_F = "(work_group_p * tile_p)", "(work_group_f * tile_f)"
 _TILED = (
-    *_WORK_GROUP,
-    _FIRST,
-    parameter("tile_p", (1, 2, 4, 6, 8, 14), "pixels, or their transforms, that a work-item computes"),
-    parameter("tile_f", (1, 2, 4, 8, 16, 32), "filters that a work-item computes"),
-    parameter("vector_width", (1, 2, 4, 8, 16), "filters in one vector"),
+    *_TILE,
     parameter("tile_k", (1, 2, 4, 8, 16, 32), "channels of the tiles in local memory"),
     parameter("unroll", (1, 2, 4, 8), "channels in one pass of the inner loop"),
     parameter("load_width", (1, 2, 4), "channels of a pixel in one load"),
 )
 _TILES_FIT = (
     _WORK_GROUP_FITS,
+    _HALF_SUMS,
     _vectors_work("vector_width"),
     _vectors_work("load_width"),
     constraint("vectors_fill_tile", "tile_f % vector_width == 0", "the filters of a tile are not whole vectors"),
-    constraint(
-        "filters_to_do",
-        f"{_TILE_F} <= 128 and {_TILE_F} < 2 * max({_OWN}, 4)",
-        "most filters of a tile would not exist",
-    ),
+    constraint("filters_to_do", f"{_TILE_F} <= 128 and {_TILE_F} < 2 * max({_OWN}, 4)", "most filters would not exist"),
     constraint("unroll_divides_tile", "tile_k % unroll == 0 and tile_k % load_width == 0", "a pass would not be whole"),
     constraint(
         "sums_fit_registers", "tile_p * tile_f <= (256 if is_cpu == 1 else 64)", "the sums do not fit the registers"
     ),
 )
 
-_COPIES_SHORT = (
-    f"{_TILE_P} * tile_k <= 32 * work_group_p * work_group_f * load_width"
-    f" and {_TILE_F} * tile_k <= 64 * work_group_p * work_group_f"
-)
+_COPIES_SHORT = "tile_p * tile_k <= 32 * work_group_f * load_width and tile_f * tile_k <= 64 * work_group_p"
 _LONG_COPIES = "a work-item would copy too much of each tile"
 
 _IMPLICIT = Algorithm(
@@ -190,17 +175,14 @@ _IMPLICIT = Algorithm(
         constraint(
             "channels_side_by_side",
             f"load_width == 1 or (layout == 'nhwc' and {_OWN_CHANNELS} % load_width == 0) or (layout == 'nc4hw4' and"
-            f" (groups == 1 or {_OWN_CHANNELS} % load_width == 0))",
-            "the channels of a load do not lie side by side",
+            f" (groups == 1 or {_OWN_CHANNELS} % load_width == 0))", "the channels of a load do not lie side by side",
         ),
         constraint(
             "alignment_matters", "loads == 'vload' or (layout == 'nhwc' and load_width > 1)",
             "single elements and pixels of four channels are always aligned",
         ),
     ),
-    features=features(
-        "work_group_p * work_group_f", "tile_p * tile_f", _TILE_P, _TILE_F, "tile_k",
-    ),
+    features=_FEATURES,
 )  # fmt: skip
 
 _SIDE = "(output_side + 2)"
@@ -257,15 +239,12 @@ _WINOGRAD = Algorithm(
             "most channels of a tile would not exist",
         ),
         constraint(
-            "scratch_fits",
-            f"4 * {_SCRATCH} <= min({MOST_SCRATCH_BYTES}, global_memory_bytes // 4)"
+            "scratch_fits", f"4 * {_SCRATCH} <= min({MOST_SCRATCH_BYTES}, global_memory_bytes // 4)"
             f" and 4 * {_SCRATCH} <= max_allocation_bytes",
             "the transformed input and the products exceed what they may take of memory",
         ),
     ),
-    features=features(
-        "work_group_p * work_group_f", "tile_p * tile_f", _TILE_P, _TILE_F, "tile_k",
-    ),
+    features=_FEATURES,
 )  # fmt: skip
 
 _DEPTHWISE = Algorithm(
@@ -273,13 +252,13 @@ _DEPTHWISE = Algorithm(
     meaning="for as many groups as channels: pixels of a row per work-item, of a vector of filters or by vectors",
     parameters=(
         *_WORK_GROUP,
-        _FIRST,
         parameter("tile_p", (1, 2, 3, 4, 6, 7, 8), "pixels, of nchw vectors of pixels, that a work-item computes"),
         parameter("vector_width", (1, 2, 4, 8, 16), "filters, of nchw pixels, in one vector"),
         _LOADS,
     ),
     constraints=(
         _WORK_GROUP_FITS,
+        _HALF_SUMS,
         _vectors_work("vector_width"),
         constraint("is_depthwise", IS_DEPTHWISE, "filters read more than one channel"),
         constraint(
@@ -300,16 +279,13 @@ _DEPTHWISE = Algorithm(
         constraint(
             "pixels_to_do",
             f"{_ROW_TILE} < 2 * ({OUT_WIDTH}) and (work_group_p == 1 or work_group_p < 2 * batch * ({OUT_HEIGHT})"
-            f" * ceil_div({OUT_WIDTH}, {_ROW_TILE}))",
-            "most pixels of a tile would not exist",
+            f" * ceil_div({OUT_WIDTH}, {_ROW_TILE}))", "most pixels of a tile would not exist",
         ),
         constraint(
             "filters_to_do", f"work_group_f < 2 * ceil_div(filters, {_VECTOR_F})", "most work-items had no filter"
         ),
     ),
-    features=features(
-        "work_group_p * work_group_f", "tile_p * vector_width", "work_group_p * tile_p", "work_group_f * vector_width"
-    ),
+    features=features("work_group_p * work_group_f", "tile_p * vector_width"),
 )  # fmt: skip
 
 ALGORITHMS = (_NAIVE, _DIRECT, _IMPLICIT, _WINOGRAD, _DEPTHWISE)

@@ -113,8 +113,7 @@ PLAN = PlanFormula(
         BufferFormula(name="output", role=Role.OUTPUT, dtype=_DTYPE, elements=OUTPUT_ELEMENTS),
         BufferFormula(
             name="packed", role=Role.SCRATCH, dtype=f"({_STEPS}) if in_squares else ({_DTYPE})",
-            elements="blocks * block_f * all_channels * taps",
-            when="algorithm != 'naive'",
+            elements="blocks * block_f * all_channels * taps", when="algorithm != 'naive'",
         ),
         BufferFormula(
             name="image", role=Role.SCRATCH, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
@@ -135,14 +134,10 @@ PLAN = PlanFormula(
     ),
     launches=(
         LaunchFormula(
-            kernel="conv",
-            global_size=f"(round_up(out_height * out_width, work_group_size) if work_group_size > 0"
+            kernel="conv", global_size=f"(round_up(out_height * out_width, work_group_size) if work_group_size > 0"
             f" else {divisible('out_height * out_width')}), round_up(filters, 4) if layout == 'nc4hw4' else filters,"
-            " batch",
-            local_size="work_group_size, 1, 1",
-            local_when="work_group_size > 0",
-            arguments=f"'input', 'weights', {_RESULT}, {_SIZES}",
-            when="algorithm == 'naive'",
+            " batch", local_size="work_group_size, 1, 1", local_when="work_group_size > 0",
+            arguments=f"'input', 'weights', {_RESULT}, {_SIZES}", when="algorithm == 'naive'",
         ),
         LaunchFormula(
             kernel="pack", global_size="blocks * block_f, all_channels, taps", prepares="weights",
@@ -158,17 +153,13 @@ PLAN = PlanFormula(
             arguments="'input', 'image', height, width, channels", when="input_storage == 'image'",
         ),
         LaunchFormula(
-            kernel="conv",
-            global_size=_GROUPED,
-            local_size=_GROUP,
-            arguments=f"{_ARGUMENTS}, blocks_of_group",
+            kernel="conv", global_size=_GROUPED, local_size=_GROUP, arguments=f"{_ARGUMENTS}, blocks_of_group",
             when="algorithm != 'naive' and not in_squares",
         ),
         LaunchFormula(
             kernel="transform_input", global_size=f"all_channels // transform_width, {divisible('square_count')}",
             arguments="'input', 'squares', square_count, rows, columns, height, width, channels, pad_top, pad_left,"
-            " all_channels",
-            when="in_squares",
+            " all_channels", when="in_squares",
         ),
         LaunchFormula(
             kernel="multiply", global_size=f"{_GROUPED}, taps", local_size=f"{_GROUP}, 1",
@@ -179,8 +170,7 @@ PLAN = PlanFormula(
             kernel="transform_output",
             global_size=f"ceil_div(own_stored, transform_width), {divisible('square_count')}",
             arguments="'products', square_count, rows, columns, all_filters, filters, out_height, out_width,"
-            f" {_RESULT}",
-            when="in_squares",
+            f" {_RESULT}", when="in_squares",
         ),
     ),
     scalars={"slope": 0.125},
