@@ -56,27 +56,26 @@ OUTPUT_ELEMENTS = f"batch * ({OUT_HEIGHT}) * ({OUT_WIDTH}) * {_STORED_CHANNELS.f
 WEIGHT_ELEMENTS = "filters * (channels // groups) * kernel_height * kernel_width"
 ELEMENT_BYTES = by_value("mode", {mode: NUMBER_TYPES[dtype].size_bytes for mode, dtype in DTYPES.items()})
 
-CONDITIONS = (
-    f"kernel_height <= {MAX_WINDOW} and kernel_width <= {MAX_WINDOW}",
-    f"height <= {MAX_SIDE} and width <= {MAX_SIDE}",
-    " and ".join(f"{name} <= {MAX_STEP}" for name in (*_PADS, *_PAIRS["stride"], *_PAIRS["dilation"])),
-    "channels % groups == 0 and filters % groups == 0",
-    f"direction == 'transposed' or ({ROOM_Y} >= 0 and {ROOM_X} >= 0)",
-    f"({OUT_HEIGHT}) >= 1 and ({OUT_WIDTH}) >= 1",
+_REASONS = {
+    f"kernel_height <= {MAX_WINDOW} and kernel_width <= {MAX_WINDOW}": f"windows have sides of at most {MAX_WINDOW}",
+    f"height <= {MAX_SIDE} and width <= {MAX_SIDE}": f"sides have at most {MAX_SIDE} pixels",
+    " and ".join(f"{name} <= {MAX_STEP}" for name in (*_PADS, *_PAIRS["stride"], *_PAIRS["dilation"])):
+        f"strides, dilations and paddings are at most {MAX_STEP}",
+    "channels % groups == 0 and filters % groups == 0": "groups must divide channels and filters",
+    f"direction == 'transposed' or ({ROOM_Y} >= 0 and {ROOM_X} >= 0)": "the window is larger than the padded image",
+    f"({OUT_HEIGHT}) >= 1 and ({OUT_WIDTH}) >= 1": "nothing is left of the output",
     # Packed weights have filters in whole tiles of up to 128, and channels in whole steps of up to 32.
-    f"(filters + 128 * groups) * (channels // groups + 32) * kernel_height * kernel_width <= {MAX_ELEMENTS}",
-    f"batch * height * width <= {MAX_ELEMENTS} and ({INPUT_ELEMENTS}) <= {MAX_ELEMENTS}",
-    f"batch * ({OUT_HEIGHT}) * ({OUT_WIDTH}) <= {MAX_ELEMENTS} and ({OUTPUT_ELEMENTS}) <= {MAX_ELEMENTS}",
-)
-"""What holds for every problem besides the least values; each is evaluated only where those before it hold."""
-_CONDITIONS = tuple(map(Expression, CONDITIONS))
-_REASONS = (
-    f"windows have at most {MAX_WINDOW} x {MAX_WINDOW} weights", f"sides have at most {MAX_SIDE} pixels",
-    f"strides, dilations and paddings are at most {MAX_STEP}", "groups must divide channels and filters",
-    "the window is larger than the padded image", "nothing is left of the output",
-    "there are too many weights",
-    f"the input has more than {MAX_ELEMENTS} elements", f"the output has more than {MAX_ELEMENTS} elements",
-)  # fmt: skip
+    f"(filters + 128 * groups) * (channels // groups + 32) * kernel_height * kernel_width <= {MAX_ELEMENTS}":
+        "there are too many weights",
+    f"batch * height * width <= {MAX_ELEMENTS} and ({INPUT_ELEMENTS}) <= {MAX_ELEMENTS}":
+        f"the input has more than {MAX_ELEMENTS} elements",
+    f"batch * ({OUT_HEIGHT}) * ({OUT_WIDTH}) <= {MAX_ELEMENTS} and ({OUTPUT_ELEMENTS}) <= {MAX_ELEMENTS}":
+        f"the output has more than {MAX_ELEMENTS} elements",
+}  # fmt: skip
+"""What is told where a condition does not hold; each is evaluated only where those before it hold."""
+CONDITIONS = tuple(_REASONS)
+"""What holds for every problem besides the least values."""
+_CONDITIONS = [(Expression(condition), reason) for condition, reason in _REASONS.items()]
 
 BYTES_MOVED = Expression(
     f"({ELEMENT_BYTES}) * ({INPUT_ELEMENTS} + {WEIGHT_ELEMENTS} + ({OUTPUT_ELEMENTS}) * (2 if residual == 'residual'"
@@ -142,7 +141,7 @@ class ConvProblem(Problem):
             if getattr(self, name) < int(least):
                 raise ProblemError(f"{name} must be at least {least}, not {getattr(self, name)}")
         values = self.to_dict()
-        for condition, reason in zip(_CONDITIONS, _REASONS, strict=True):
+        for condition, reason in _CONDITIONS:
             if not condition(values):
                 raise ProblemError(f"{self.label[:120]}: {reason}")
 
@@ -201,9 +200,8 @@ class ConvProblem(Problem):
     def multiply_adds(self) -> int:
         """Products of a call; those with the padding count, as everywhere."""
         places = self.height * self.width if self.is_transposed else self.out_height * self.out_width
-        return (
-            self.batch * places * self.kernel_height * self.kernel_width * self.channels * self.filters // self.groups
-        )
+        taps = self.kernel_height * self.kernel_width
+        return self.batch * places * taps * self.channels * self.filters // self.groups
 
     @property
     def flops(self) -> int:

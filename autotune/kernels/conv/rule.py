@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
@@ -12,7 +11,6 @@ from autotune.kernels.conv.plan import BASELINE
 from autotune.kernels.conv.problem import MAX_ELEMENTS, OUT_HEIGHT, OUT_WIDTH
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
-from autotune.model.machine import Machine
 from autotune.space.expression import Expression
 from autotune.space.family import Starts, ranked
 
@@ -46,46 +44,23 @@ _WINOGRAD_CHANNELS = 32
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
     found: dict[Configuration, dict[str, int]] = {}
-    device = _Device.of(limits, Starts(starts).machine)
-    for configuration, numbers in _of_processor(device) if limits.is_cpu else _of_gpu(device):
+    units, machine = max(limits.compute_units, 1), Starts(starts).machine
+    listed = _of_phone(units, min(machine.outputs_most or 32, 32))
+    if limits.is_cpu:
+        listed = _of_processor(min(max(limits.native_vector_float32, 4), 16))
+    elif limits.constraint_values()["has_ptx"] == 1 or units >= _LARGE_GPU:
+        listed = _of_large_gpu(units, 64 if machine.is_small else 256)
+    for configuration, numbers in listed:
         found.setdefault(configuration, {**_ALL, **numbers})
     return ranked(starts, found | {BASELINE: _ALL}, _ALL)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Device:
-    """What the rule asks of a device."""
-
-    compute_units: int
-    lanes: int
-    """float32 in a vector register of a processor."""
-    is_large: bool
-    multiply_add: str
-    most_items: int
-    """Work-items of a work-group whose registers there are."""
-    most_outputs: int
-    """Outputs of a work-item of `direct`."""
-
-    @classmethod
-    def of(cls, limits: DeviceLimits, machine: Machine) -> "_Device":
-        is_large = limits.constraint_values()["has_ptx"] == 1 or limits.compute_units >= _LARGE_GPU
-        return cls(
-            compute_units=max(limits.compute_units, 1),
-            lanes=min(max(limits.native_vector_float32, 4), 16),
-            is_large=is_large,
-            # Mesa's Adreno compiler fuses mad() alone.
-            multiply_add="operator" if limits.is_cpu or is_large else "mad",
-            most_items=64 if machine.is_small or not is_large else 256,
-            most_outputs=min(machine.outputs_most or 32, 32),
-        )
-
-
-def _of_processor(device: _Device) -> _Listed:
+def _of_processor(lanes: int) -> _Listed:
     """Yield tiles whose sums fill the vector registers, filters in vectors as wide as these."""
-    widths = [width for width in (16, 8, 4, 2, 1) if width <= device.lanes]
+    widths = [width for width in (16, 8, 4, 2, 1) if width <= lanes]
     for width in widths:
         yield from _by_channels(width, (8, 7, 4, 2, 1), 1, 1)
-    tiles = [(1, 1, pixels, 2 * min(widths[0], 8), min(widths[0], 8)) for pixels in (8, 4, 1)]
+    tiles = [(1, 1, pixels, 2 * min(lanes, 8), min(lanes, 8)) for pixels in (8, 4, 1)]
     yield from _of_squares("registers", widths, (4, 1), tiles)
     for width in widths:
         wide = max(16, width) if width > 4 else 2 * width
@@ -93,18 +68,23 @@ def _of_processor(device: _Device) -> _Listed:
         for pixels, filters, products in shapes:
             numbers = {"least_filters": filters // 2 + 1, "least_pixels": pixels}
             numbers |= {"most_products": products or MAX_ELEMENTS}
-            yield _direct(device, (1, 1, pixels, filters, width), "pixels"), numbers
+            yield _direct((1, 1, pixels, filters, width), multiply_add="operator"), numbers
 
 
-def _of_gpu(device: _Device) -> _Listed:
+def _of_large_gpu(units: int, most_items: int) -> _Listed:
     for width, pixels in product((4, 2, 1), (4, 2, 1)):
-        for group_p, group_f in ((min(device.most_items, 128) // 8, 8), (16, 1), (1, 1)):
-            yield from _by_channels(width, (pixels,), group_p, group_f)
-    if device.is_large:
-        tiles = [(16, 16, 4, 4, 4), (8, 16, 4, 4, 4), (8, 8, 4, 4, 4)]
-        yield from _of_squares("local", (4, 2, 1), (16, 8), tiles)
-        yield from _by_tiles(device)
-    yield from _for_phones(device)
+        for group in ((min(most_items, 128) // 8, 8), (16, 1), (1, 1)):
+            yield from _by_channels(width, (pixels,), *group)
+    yield from _of_squares("local", (4, 2, 1), (16, 8), [(16, 16, 4, 4, 4), (8, 16, 4, 4, 4), (8, 8, 4, 4, 4)])
+    yield from _by_tiles(units)
+    yield from _by_registers(units, most_items, 32, "operator")
+
+
+def _of_phone(units: int, most_outputs: int) -> _Listed:
+    for width, pixels in product((4, 2, 1), (4, 2, 1)):
+        for group in ((8, 8), (16, 1), (1, 1)):
+            yield from _by_channels(width, (pixels,), *group)
+    yield from _by_registers(units, 64, most_outputs, "mad")  # Mesa's Adreno compiler fuses mad() alone
 
 
 def _by_channels(width: int, pixels: tuple[int, ...], group_p: int, group_f: int) -> _Listed:
@@ -129,17 +109,17 @@ def _of_tile(tile: _Tile) -> dict[str, Value]:
 
 def _of_squares(memory: str, widths: Sequence[int], depths: Sequence[int], tiles: Sequence[_Tile]) -> _Listed:
     """Yield Winograd's algorithm, for enough channels and filters."""
-    numbers = {"least_channels": _WINOGRAD_CHANNELS, "least_filters": _WINOGRAD_CHANNELS, "least_pixels": 128}
+    least = {"least_channels": _WINOGRAD_CHANNELS, "least_filters": _WINOGRAD_CHANNELS, "least_pixels": 128}
     for tile, width, depth in product(tiles, widths, depths):
         configuration = Configuration.of(
             "winograd", output_side=4, transform_width=width, steps="float32", product=memory, **_of_tile(tile),
             first="pixels", tile_k=depth, unroll=1 if memory == "registers" else min(depth, 4),
             load_width=1 if memory == "registers" else 4, multiply_add="operator",
         )  # fmt: skip
-        yield configuration, numbers
+        yield configuration, {**least, "layouts": ROWS if width > 4 else ANY}  # planes are gathered by elements
 
 
-def _by_tiles(device: _Device) -> _Listed:
+def _by_tiles(units: int) -> _Listed:
     """Yield tiles in local memory, large ones first, as long as there are enough for all compute units."""
     shapes = [
         ((16, 16, 8, 8, 4), 2), ((16, 16, 8, 4, 4), 2), ((16, 16, 4, 4, 4), 2), ((16, 8, 4, 4, 4), 2),
@@ -149,7 +129,7 @@ def _by_tiles(device: _Device) -> _Listed:
     for (tile, groups), depth in product(shapes, (16, 8, 4, 2, 1)):
         numbers = {
             "tile_pixels": tile[0] * tile[2], "tile_filters": tile[1] * tile[3],
-            "wanted": groups * device.compute_units, "least_filters": tile[1] * tile[3] // 2 + 1,
+            "wanted": groups * units, "least_filters": tile[1] * tile[3] // 2 + 1,
         }  # fmt: skip
         for layouts, first, load, loads in (
             (ROWS, "filters", 4, "aligned"), (QUADS, "pixels", 4, "vload"), (ANY, "pixels", 1, "vload"),
@@ -161,34 +141,32 @@ def _by_tiles(device: _Device) -> _Listed:
             yield configuration, {**numbers, "layouts": layouts}
 
 
-def _for_phones(device: _Device) -> _Listed:
+def _by_registers(units: int, most_items: int, most_outputs: int, multiply_add: str) -> _Listed:
     """Yield tiles in registers, as many outputs as leave tiles for all compute units, of pixels of four channels."""
     readings = (
         (QUADS, "image_view", 4, "vload"), (QUADS, "buffer", 4, "vload"), (ROWS, "buffer", 4, "aligned"),
         (ROWS, "buffer", 2, "aligned"), (ANY, "buffer", 1, "vload"),
     )  # fmt: skip
     for (pixels, filters), (layouts, storage, channels, loads) in product(((4, 8), (4, 4), (2, 4), (1, 4)), readings):
-        if pixels * filters > device.most_outputs:
+        if pixels * filters > most_outputs:
             continue
         numbers = {
             "layouts": layouts, "tile_pixels": pixels, "tile_filters": filters, "least_filters": filters // 2 + 1,
-            "wanted": 2 * device.most_items * device.compute_units if pixels * filters > 8 else 0,
+            "wanted": 2 * most_items * units if pixels * filters > 8 else 0,
         }  # fmt: skip
-        for group_p, group_f in ((device.most_items // 4, 4), (1, device.most_items)):
-            tile = (group_p, group_f, pixels, filters, min(filters, 4))
+        for group in ((most_items // 4, 4), (1, most_items)):
             yield _direct(
-                device, tile, "filters" if layouts == ROWS else "pixels", channel_vector=channels,
-                input_storage=storage, loads=loads,
+                (*group, pixels, filters, min(filters, 4)), multiply_add=multiply_add, loads=loads,
+                first="filters" if layouts == ROWS else "pixels", channel_vector=channels, input_storage=storage,
             ), numbers  # fmt: skip
-    for pixels, filters in ((2, 4), (1, 4), (1, 1)):
-        for group_p, group_f in ((32, 1), (4, 4), (1, 16), (1, 1)):
-            numbers = {"least_filters": filters // 2 + 1}
-            yield _direct(device, (group_p, group_f, pixels, filters, filters), "pixels"), numbers
+    for (pixels, filters), group in product(((2, 4), (1, 4), (1, 1)), ((32, 1), (4, 4), (1, 16), (1, 1))):
+        numbers = {"least_filters": filters // 2 + 1}
+        yield _direct((*group, pixels, filters, filters), multiply_add=multiply_add), numbers
 
 
-def _direct(device: _Device, tile: _Tile, first: str, **values: Value) -> Configuration:
+def _direct(tile: _Tile, **values: Value) -> Configuration:
     usual: dict[str, Value] = {
-        "channel_vector": 1, "unroll": 1, "input_storage": "buffer", "weights_storage": "buffer", "loads": "vload",
-        "multiply_add": device.multiply_add,
+        "first": "pixels", "channel_vector": 1, "unroll": 1, "input_storage": "buffer", "weights_storage": "buffer",
+        "loads": "vload",
     }  # fmt: skip
-    return Configuration.of("direct", **_of_tile(tile), first=first, **{**usual, **values})
+    return Configuration.of("direct", **_of_tile(tile), **{**usual, **values})
