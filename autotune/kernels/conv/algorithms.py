@@ -1,6 +1,6 @@
 """The algorithms of convolution with their parameters and constraints."""
 
-from autotune.kernels.conv.problem import IS_DEPTHWISE, OUT_HEIGHT, OUT_WIDTH
+from autotune.kernels.conv.problem import IS_DEPTHWISE, MAX_ELEMENTS, OUT_HEIGHT, OUT_WIDTH
 from autotune.space.family import Algorithm, Constraint, constraint, features, parameter
 
 _POSITIONS = f"(batch * ({OUT_HEIGHT}) * ({OUT_WIDTH}))"
@@ -10,6 +10,12 @@ _VECTOR_F = "(1 if layout == 'nchw' else vector_width)"
 """Of `depthwise`, pixels of a row that a work-item computes, and filters of its vectors."""
 _TILE_P, _TILE_F = "(work_group_p * tile_p)", "(work_group_f * tile_f)"
 _FEATURES = features("work_group_p * work_group_f", "tile_p * tile_f", _TILE_P, _TILE_F)
+_PRODUCTS = "tile_p * (tile_f // vector_width)"
+"""Vectors of sums that a work-item has."""
+_SUMS_FIT = constraint(
+    "sums_fit_registers", "tile_p * tile_f <= (256 if is_cpu == 1 else 64)", "the sums do not fit the registers"
+)
+_NOT_DEPTHWISE = constraint("not_depthwise", f"not {IS_DEPTHWISE}", "every filter reads one channel: see depthwise")
 _MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "how a product is added: a * b + c, or mad(a, b, c)")
 _WORK_GROUP = (
     parameter("work_group_p", (1, 2, 4, 8, 16, 32, 64), "work-items along pixels"),
@@ -80,17 +86,11 @@ _DIRECT = Algorithm(
         _HALF_SUMS,
         _vectors_work("vector_width"),
         _vectors_work("channel_vector"),
-        constraint("not_depthwise", f"not {IS_DEPTHWISE}", "every filter reads one channel: see depthwise"),
+        _NOT_DEPTHWISE,
         constraint("vectors_fill_tile", "tile_f % vector_width == 0", "the filters of a tile are not whole vectors"),
-        constraint(
-            "sums_fit_registers",
-            "tile_p * tile_f <= (256 if is_cpu == 1 else 64) and tile_p * tile_f <= 64 * vector_width",
-            "the sums do not fit the registers, or the code grows too long",
-        ),
-        constraint(
-            "code_stays_short", "tile_p * (tile_f // vector_width) * channel_vector * unroll <= 256",
-            "the code grows too long",
-        ),
+        _SUMS_FIT,
+        constraint("vectors_stay_few", f"{_PRODUCTS} <= 64", "the code grows too long"),
+        constraint("code_stays_short", f"{_PRODUCTS} * channel_vector * unroll <= 256", "the code grows too long"),
         constraint(
             "pixels_to_do",
             f"tile_p < 2 * {_POSITIONS} and (work_group_p == 1 or (work_group_p - 1) * tile_p < {_POSITIONS})",
@@ -149,9 +149,7 @@ _TILES_FIT = (
     constraint("vectors_fill_tile", "tile_f % vector_width == 0", "the filters of a tile are not whole vectors"),
     constraint("filters_to_do", f"{_TILE_F} <= 128 and {_TILE_F} < 2 * max({_OWN}, 4)", "most filters would not exist"),
     constraint("unroll_divides_tile", "tile_k % unroll == 0 and tile_k % load_width == 0", "a pass would not be whole"),
-    constraint(
-        "sums_fit_registers", "tile_p * tile_f <= (256 if is_cpu == 1 else 64)", "the sums do not fit the registers"
-    ),
+    _SUMS_FIT,
 )
 
 _COPIES_SHORT = "tile_p * tile_k <= 32 * work_group_f * load_width and tile_f * tile_k <= 64 * work_group_p"
@@ -164,7 +162,7 @@ _IMPLICIT = Algorithm(
     constraints=(
         *_TILES_FIT,
         constraint("copies_stay_short", _COPIES_SHORT, _LONG_COPIES),
-        constraint("not_depthwise", f"not {IS_DEPTHWISE}", "every filter reads one channel: see depthwise"),
+        _NOT_DEPTHWISE,
         constraint(
             "tiles_fit_local_memory",
             f"4 * (tile_k * ({_TILE_P} + 1 + {_TILE_F}) + 3 * {_TILE_P} + 16) <= local_memory_bytes",
@@ -224,7 +222,7 @@ _WINOGRAD = Algorithm(
         ),
         constraint(
             "product_of_kind",
-            "(unroll == 1 and tile_p * (tile_f // vector_width) * tile_k <= 256) if product == 'registers'"
+            f"(unroll == 1 and {_PRODUCTS} * tile_k <= 256) if product == 'registers'"
             " else tile_p * tile_f > 1",
             "registers are filled by a whole pass, whose code grows too long, or a tile serves no one else",
         ),
@@ -240,8 +238,9 @@ _WINOGRAD = Algorithm(
         ),
         constraint(
             "scratch_fits", f"4 * {_SCRATCH} <= min({MOST_SCRATCH_BYTES}, global_memory_bytes // 4)"
-            f" and 4 * {_SCRATCH} <= max_allocation_bytes",
-            "the transformed input and the products exceed what they may take of memory",
+            f" and 4 * max({_SCRATCH}, {_SIDE} * {_SIDE} * {_ALL_CHANNELS} * {_ALL_FILTERS}) <= max_allocation_bytes"
+            f" and {_SIDE} * {_SIDE} * {_ALL_CHANNELS} * {_ALL_FILTERS} <= {MAX_ELEMENTS}",
+            "what is transformed exceeds what it may take of memory",
         ),
     ),
     features=_FEATURES,

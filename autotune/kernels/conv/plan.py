@@ -19,6 +19,7 @@ BASELINE = Configuration.of("naive", work_group_size=0)
 
 _DTYPE = by_value("mode", DTYPES)
 _STEPS = by_value("steps", {"float16": "float16", "float32": "float32"})
+_PACKED = f"({_STEPS}) if in_squares else ({_DTYPE})"
 _RESULT = """'bias' if bias == 'bias' else 'output', 'residual' if residual == 'residual' else 'output', 'output',
     slope"""
 """Where an operand is absent, the output stands for it."""
@@ -35,6 +36,15 @@ PACKING = (
 _GROUP = "work_group_f if filters_first else work_group_p, work_group_p if filters_first else work_group_f"
 _GROUPED = """work_group_f * groups_f if filters_first else work_group_p * groups_p,
     work_group_p * groups_p if filters_first else work_group_f * groups_f"""
+
+
+def _operand(name: str, elements: str, when: str = "True") -> BufferFormula:
+    return BufferFormula(name=name, role=Role.INPUT, dtype=_DTYPE, elements=elements, when=when)
+
+
+def _scratch(name: str, dtype: str, elements: str, when: str) -> BufferFormula:
+    return BufferFormula(name=name, role=Role.SCRATCH, dtype=dtype, elements=elements, when=when)
+
 
 _WINDOW = "(kernel_height if kernel_height == kernel_width and kernel_width in (1, 3, 5) else 0)"
 IS_MULTIPLIED = f"({IS_DEPTHWISE} and filters != groups)"
@@ -58,12 +68,8 @@ _FLAGS = {
 PLAN = PlanFormula(
     absent={
         **dict.fromkeys(("tile_p", "tile_f", "tile_k", "vector_width", "channel_vector", "unroll"), 1),
-        **dict.fromkeys(("output_side", "transform_width"), 1),
-        "steps": "float32",
-        **dict.fromkeys(("work_group_p", "work_group_f", "work_group_size"), 1),
-        "input_storage": "buffer",
-        "weights_storage": "buffer",
-        "first": "pixels",
+        **dict.fromkeys(("output_side", "transform_width", "work_group_p", "work_group_f", "work_group_size"), 1),
+        "steps": "float32", "input_storage": "buffer", "weights_storage": "buffer", "first": "pixels",
     },
     names={
         "out_height": OUT_HEIGHT,
@@ -73,6 +79,7 @@ PLAN = PlanFormula(
         "by_channels": "algorithm == 'depthwise'",
         "in_squares": "algorithm == 'winograd'",
         "in_tiles": "algorithm in ('implicit', 'winograd')",
+        "packs": "algorithm != 'naive'",
         "in_pixel": "ceil_div(channels, 4)",
         # Filters and channels of a group; those that fill the last four of nc4hw4 are written by the last group.
         "own_groups": "1 if by_channels else groups",
@@ -86,6 +93,7 @@ PLAN = PlanFormula(
         "block_p": "tile_p * work_group_p if in_tiles else tile_p",
         "blocks_of_group": "ceil_div(own_stored, block_f)",
         "blocks": "blocks_of_group * own_groups",
+        "packed_filters": "blocks * block_f",
         "all_channels": "round_up(own_channels, step_c if in_tiles else channel_vector)",
         "by_rows": "by_channels or (algorithm == 'direct' and first == 'filters')",
         "taps": "(output_side + 2) * (output_side + 2) if in_squares else kernel_height * kernel_width",
@@ -93,7 +101,7 @@ PLAN = PlanFormula(
         "rows": "ceil_div(out_height, output_side)",
         "columns": "ceil_div(out_width, output_side)",
         "square_count": "batch * rows * columns",
-        "all_filters": "round_up(blocks * block_f, transform_width)",
+        "all_filters": "round_up(packed_filters, transform_width)",
         # Work-groups along pixels and filters.
         "row_tiles": "ceil_div(out_width, tile_p * (vector_width if layout == 'nchw' else 1))",
         "places": "square_count if in_squares else positions",
@@ -104,17 +112,12 @@ PLAN = PlanFormula(
         **{name: value for name, (value, _, _) in _FLAGS.items()},
     },
     buffers=(
-        BufferFormula(name="input", role=Role.INPUT, dtype=_DTYPE, elements=INPUT_ELEMENTS),
-        BufferFormula(name="weights", role=Role.INPUT, dtype=_DTYPE, elements=WEIGHT_ELEMENTS),
-        BufferFormula(name="bias", role=Role.INPUT, dtype=_DTYPE, elements="filters", when="bias == 'bias'"),
-        BufferFormula(
-            name="residual", role=Role.INPUT, dtype=_DTYPE, elements=OUTPUT_ELEMENTS, when="residual == 'residual'"
-        ),
+        _operand("input", INPUT_ELEMENTS),
+        _operand("weights", WEIGHT_ELEMENTS),
+        _operand("bias", "filters", "bias == 'bias'"),
+        _operand("residual", OUTPUT_ELEMENTS, "residual == 'residual'"),
         BufferFormula(name="output", role=Role.OUTPUT, dtype=_DTYPE, elements=OUTPUT_ELEMENTS),
-        BufferFormula(
-            name="packed", role=Role.SCRATCH, dtype=f"({_STEPS}) if in_squares else ({_DTYPE})",
-            elements="blocks * block_f * all_channels * taps", when="algorithm != 'naive'",
-        ),
+        _scratch("packed", _PACKED, "taps * packed_filters * all_channels", "packs"),
         BufferFormula(
             name="image", role=Role.SCRATCH, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
             when="input_storage == 'image'",
@@ -123,14 +126,8 @@ PLAN = PlanFormula(
             name="image", role=Role.VIEW, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
             view_of="input", row_pitch="4 * width", when="input_storage == 'image_view'",
         ),
-        BufferFormula(
-            name="squares", role=Role.SCRATCH, dtype=_STEPS, elements="taps * square_count * all_channels",
-            when="in_squares",
-        ),
-        BufferFormula(
-            name="products", role=Role.SCRATCH, dtype="'float32'", elements="taps * square_count * all_filters",
-            when="in_squares",
-        ),
+        _scratch("squares", _STEPS, "taps * square_count * all_channels", "in_squares"),
+        _scratch("products", "'float32'", "taps * square_count * all_filters", "in_squares"),
     ),
     launches=(
         LaunchFormula(
@@ -140,12 +137,12 @@ PLAN = PlanFormula(
             arguments=f"'input', 'weights', {_RESULT}, {_SIZES}", when="algorithm == 'naive'",
         ),
         LaunchFormula(
-            kernel="pack", global_size="blocks * block_f, all_channels, taps", prepares="weights",
+            kernel="pack", global_size="packed_filters, all_channels, taps", prepares="weights",
             arguments="'weights', 'packed', block_f, blocks_of_group, own, own_channels, 1 if by_rows else 0",
-            when="algorithm != 'naive' and not in_squares",
+            when="packs and not in_squares",
         ),
         LaunchFormula(
-            kernel="transform_weights", global_size="blocks * block_f, all_channels", prepares="weights",
+            kernel="transform_weights", global_size="packed_filters, all_channels", prepares="weights",
             arguments="'weights', 'packed', filters, channels, block_f", when="in_squares",
         ),
         LaunchFormula(
@@ -154,7 +151,7 @@ PLAN = PlanFormula(
         ),
         LaunchFormula(
             kernel="conv", global_size=_GROUPED, local_size=_GROUP, arguments=f"{_ARGUMENTS}, blocks_of_group",
-            when="algorithm != 'naive' and not in_squares",
+            when="packs and not in_squares",
         ),
         LaunchFormula(
             kernel="transform_input", global_size=f"all_channels // transform_width, {divisible('square_count')}",
