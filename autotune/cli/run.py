@@ -226,7 +226,8 @@ def wanted_requests(options: argparse.Namespace) -> tuple[list[Request], list[Re
     problem_type = find_family(options.family).problem_type
     own = read_requests(problem_type, options.shape, [])
     listed = read_requests(problem_type, [], options.shapes, tokens_of(options.tokens, options.shapes))
-    return own, [*listed, *(request for name in options.preset for request in preset(name, options.depth or 0))]
+    networks = [preset(name, options.depth or 0, options.family) for name in options.preset]
+    return own, [*listed, *(request for network in networks for request in network)]
 
 
 def read_requests(

@@ -4,7 +4,7 @@ Networks are in `presets.toml`, one image or sequence at a time. A convolution c
 the output channels, n the output pixels, k the input channels times the window. Depthwise convolutions are left out,
 since they are not matrix products. In transformers m is the tokens. Attention is one product batched over the heads;
 the keys of each head are stored as they are computed, a row for each position.
-Language models with quantised weights are in `language_models.py`.
+Language models with quantised weights are in `language_models.py`, networks as convolutions in `convolutions.py`.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import ProblemError, UsageError, did_you_mean
+from autotune.kernels.convolutions import NETWORKS as CONVOLUTIONS
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.language_models import MODELS, STEPS, attention, products
 from autotune.model.configuration import Value
@@ -51,11 +52,11 @@ class Preset:
     """Whether `products` takes the keys in a model's cache."""
 
 
-def preset(name: str, depth: int = 0) -> list[Request]:
+def preset(name: str, depth: int = 0, family: str = "") -> list[Request]:
     """Return the distinct products of a network with their call counts, in order of first use.
 
-    `depth` is how many keys a model's cache has, 0 for the usual number. Raises UsageError when there is no preset of
-    that name, or it has no cache.
+    Of a network whose convolutions are listed, the family conv gets these. `depth` is how many keys a model's cache
+    has, 0 for the usual number. Raises UsageError when there is no preset of that name, or it has no cache.
     """
     if name not in PRESETS:
         general = ", ".join(entry.name for entry in PRESETS.values() if not entry.group)
@@ -64,6 +65,8 @@ def preset(name: str, depth: int = 0) -> list[Request]:
     if depth and not PRESETS[name].has_depth:
         caches = next(entry.name for entry in PRESETS.values() if entry.has_depth)
         raise UsageError(f"the preset {name} has no cache of a depth", hint=f"attention has, such as {caches}")
+    if family == "conv" and name in CONVOLUTIONS:
+        return merge(CONVOLUTIONS[name][1]())
     return merge(PRESETS[name].products(depth) if depth else PRESETS[name].products())
 
 
@@ -137,6 +140,7 @@ PRESETS = {
     entry.name: entry
     for entry in (
         *(Preset(name, network["meaning"], partial(_products, name)) for name, network in _NETWORKS.items()),
+        *(Preset(name, meaning, layers) for name, (meaning, layers) in CONVOLUTIONS.items() if name not in _NETWORKS),
         *(
             Preset(
                 f"{model.name}-{step}",

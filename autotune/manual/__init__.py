@@ -17,6 +17,7 @@ TOPICS = (
     "winners",
     "quantised",
     "attention",
+    "convolution",
     "kernels",
     "own",
     "service",

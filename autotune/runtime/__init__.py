@@ -1,4 +1,4 @@
-"""Tuned kernels on arrays: `Gemm`, `QGemm`, `Attention`, `Reduce`, `Operation` for any family, and shared memory.
+"""Tuned kernels on arrays: `Gemm`, `QGemm`, `Attention`, `Conv`, `Reduce`, `Operation` for any family.
 
     from autotune.runtime import Gemm, allocate
 
@@ -11,6 +11,8 @@
     y = qgemm(x, qgemm.prepare(tensor))             # of a GGUF file: x @ dequantised.T
     attention = Attention()
     out = attention(q, KeyValues(k=k, v=v), lengths=1000, scores=Scores(causal=True))
+    conv = Conv()
+    y = conv(x, conv.prepare(w), bias=b, window=Window(padding=(1, 1, 1, 1), activation="relu"))
 
 `layout` reads the problem from the operands, `choice` picks configurations, `verification` checks them before their
 first use, `engine` builds and runs them, `on_device` is what calls have in common, `prepared` keeps constant operands,
@@ -19,6 +21,7 @@ first use, `engine` builds and runs them, `on_device` is what calls have in comm
 
 from autotune.kernels.qgemm.int4 import from_awq, from_gptq
 from autotune.runtime.attention import Attention, KeyValues, Scores
+from autotune.runtime.conv import Conv, PreparedFilters, Window
 from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crossover, measure_host_ns
 from autotune.runtime.executor import Statistics, allocate
 from autotune.runtime.gemm import Gemm
@@ -31,17 +34,20 @@ from autotune.runtime.reduce import Reduce
 __all__ = [
     "Attention",
     "Bound",
+    "Conv",
     "Crossover",
     "CrossoverPoint",
     "Gemm",
     "KeyValues",
     "Operation",
+    "PreparedFilters",
     "PreparedMatrix",
     "PreparedWeights",
     "QGemm",
     "Reduce",
     "Scores",
     "Statistics",
+    "Window",
     "allocate",
     "from_awq",
     "from_gptq",

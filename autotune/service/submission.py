@@ -29,6 +29,10 @@ class FullError(ServiceError):
     """The service has too much to do already."""
 
 
+def _of_presets(form: JobForm) -> list[Request]:
+    return [request for name in form.presets for request in preset(name, family=form.family)]
+
+
 def submit(store: ServiceStore, form: JobForm, present: Sequence[Device], submitter: str = "") -> tuple[int, list[str]]:
     """Queue a job. Returns its number, and the shapes of presets that the device cannot hold.
 
@@ -37,7 +41,7 @@ def submit(store: ServiceStore, form: JobForm, present: Sequence[Device], submit
     device = chosen_device(form.device, [*store.devices(), *present])
     problem_type = find_family(form.family).problem_type
     own = parse_shapes(form.shapes, "shapes", problem_type) if form.shapes else []
-    kept, left_out = fitting(own, [request for name in form.presets for request in preset(name)], device.limits)
+    kept, left_out = fitting(own, _of_presets(form), device.limits)
     if not kept:
         raise UsageError("no shape to tune", hint="give shapes, or presets with shapes that fit the device")
     for family in {request.problem.family for request in kept} if form.algorithms else ():
@@ -73,7 +77,7 @@ def check(store: ServiceStore, form: JobForm, present: Sequence[Device]) -> Chec
             faults.append(LineFault(line=line, message=str(fault)))
         elif isinstance(found, Request):
             own.append(found)
-    kept, left_out = fitting(own, [request for name in form.presets for request in preset(name)], device.limits)
+    kept, left_out = fitting(own, _of_presets(form), device.limits)
     trials, seconds = _limits(form)
     pace_s = store.jobs.pace_s(device.slug)
     estimates = [len(kept) * trials * pace_s if trials and pace_s else None, seconds]

@@ -28,6 +28,7 @@ from autotune.export.contents import DeviceTable
 from autotune.kernels import find_family
 from autotune.kernels.attention import AttentionProblem
 from autotune.kernels.combination import COMBINE, SECOND_LAUNCH
+from autotune.kernels.conv import ConvProblem
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.reduce import Reduce, ReduceProblem
@@ -312,6 +313,9 @@ ATTENDED: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
+CONVOLVED = ("bias relu", "layout=nchw", "bias relu groups=2 stride=2")
+
+
 def fill(store: Store, device: Device, count: int, numbers: random.Random) -> None:
     """With winners of all algorithms for problems of a few kinds."""
     store.add_device(device)
@@ -336,6 +340,8 @@ def fill(store: Store, device: Device, count: int, numbers: random.Random) -> No
             **ATTENDED[number % len(ATTENDED)],
         )  # fmt: skip
         store.record_winner(winner(device, looked, random_configuration(device, looked, numbers)))
+        image = ConvProblem.parse(f"1,{14 + number},14,32,48,3x3 pad=1 {CONVOLVED[number % len(CONVOLVED)]}")
+        store.record_winner(winner(device, image, random_configuration(device, image, numbers)))
     for number in range(count):
         m, n, k = (numbers.choice(sizes) for sizes in ((64, 100, 2048), (1, 3, 64), (256, 2048)))
         weights = QGemmProblem(
@@ -353,7 +359,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-FAMILIES = ("attention", "gemm", "qgemm", "reduce", "rows")
+FAMILIES = ("attention", "conv", "gemm", "qgemm", "reduce", "rows")
 RELATIVE = factories.device("adreno-740")
 
 
@@ -386,6 +392,13 @@ def asked(numbers: random.Random, count: int) -> Iterator[Problem]:
             kv_heads=numbers.choice((1, 8)), group=numbers.choice((1, 4, 7)), q_length=queries, kv_length=keys,
             batch=batch, window=numbers.choice(window), capacity=keys + gap, **numbers.choice(ATTENDED),
         )  # fmt: skip
+        side, groups = numbers.choice((1, 3, 5, 7)), numbers.choice((1, 1, 4))
+        channels, filters = 4 * numbers.choice((1, 8, 9)), 4 * numbers.choice((1, 8, 11))
+        if numbers.random() < 0.3:
+            groups = filters = channels
+        words = f"pad={numbers.choice((0, 1)) if side < 7 else 1} stride={numbers.choice((1, 2, 3))} groups={groups}"
+        sizes = f"{batch},{numbers.choice((7, 14, 56))},{7 * batch},{channels},{filters}"
+        yield ConvProblem.parse(f"{sizes},{side}x{side} {words} {numbers.choice(CONVOLVED[:2])}")
         yield QGemmProblem(
             m=m, n=numbers.choice((1, 2, 3, 8, 65)), k=numbers.choice((32, 64, 1024)), experts=batch * batch,
             weights="q4_0", mode=numbers.choice(("float32", "float32", "int8")),
@@ -536,6 +549,13 @@ ROW_OPERATIONS = (
 )  # fmt: skip
 
 
+CONVOLUTIONS = (
+    ("1,14,13,12,20,3x3 pad=1 bias relu", "winograd"), ("2,9,8,12,20,5x5 pad=2 stride=2 bias relu", "implicit"),
+    ("1,14,13,24,24,3x3 pad=1 groups=24 bias relu", "depthwise"), ("1,7,9,16,8,1x1 residual leaky", "direct"),
+    ("1,7,9,6,10,3x3 layout=nc4hw4 bias", "direct"),
+)  # fmt: skip
+
+
 def draw(device: Device, problem: Problem, algorithm: str, name: str, values: tuple[str, ...]) -> Configuration:
     """One with such a value of the parameter, where one is named."""
     numbers = random.Random(2)
@@ -565,6 +585,9 @@ def made(pocl: Device) -> dict[Problem, Configuration]:
     for text, algorithm in (("8/2,1,300,64 causal", "decode"), ("4/2,40,70,128 kv=q8_0 sinks mask", "columns")):
         looked = AttentionProblem.parse(text)
         found[looked] = draw(pocl, looked, algorithm, "", ())
+    for text, algorithm in CONVOLUTIONS:
+        image = ConvProblem.parse(text)
+        found[image] = draw(pocl, image, algorithm, "", ())
     return found
 
 
@@ -772,6 +795,26 @@ def check_operands(library: Library, session: Session, problem: Problem) -> None
     for name, result in results.items():
         session.read(memory[name], result)
     assert case.error_ratio(results) <= 1.0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("text", [*(text for text, _ in CONVOLUTIONS), "1,12,11,8,12,3x3 stride=2", "1,1,1,4,4,1x1"])
+def test_convolutions_are_right(on_pocl: Library, session: Session, text: str) -> None:
+    """With weights packed once; operands that a problem does not have are NULL."""
+    problem = ConvProblem.parse(text)
+    case, asked = find_family("conv").make_case(problem, 1), ctypes.byref(to_structure(problem))
+    memory = {name: to_device(session, values) for name, values in case.inputs.items()}
+    handles = {name: ctypes.c_void_p(one.int_ptr) for name, one in memory.items()}
+    queue, packed = ctypes.c_void_p(session.queue.int_ptr), ctypes.c_void_p()
+    pack, run = on_pocl.c.autotune_conv_pack, on_pocl.c.autotune_conv
+    assert pack(on_pocl.handle, queue, asked, handles["weights"], ctypes.byref(packed), None) == 0, on_pocl.log()
+    operands = [handles.get(name) for name in ("input", "bias", "residual", "output")]
+    slope = ctypes.c_double(case.scalars["slope"])
+    assert run(on_pocl.handle, queue, asked, slope, packed, *operands, None) == 0, on_pocl.log()
+    found = np.empty_like(case.inputs["output"])
+    session.read(memory["output"], found)
+    assert case.error_ratio({"output": found}) <= 1.0
+    on_pocl.c.autotune_release_packed(packed)
 
 
 ATTENTIONS = ("8/2,1,300,64 causal", "4/2,9,70,128 kv=q8_0 sinks mask capacity=80", "4/2,5,90,64 causal window=20")

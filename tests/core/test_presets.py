@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from autotune.errors import UsageError
+from autotune.kernels.conv import ConvProblem
+from autotune.kernels.convolutions import NETWORKS
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.presets import (
     MAX_FILE_BYTES,
@@ -78,6 +80,29 @@ def test_mobilenetv2_matches_published_totals_with_its_depthwise_layers() -> Non
     assert sum(request.calls for request in requests) == 52 - 17 + 1
     with pytest.raises(AssertionError):
         _ = depthwise[0].product
+
+
+def test_networks_as_convolutions_match_published_totals() -> None:
+    found = {name: preset(name, family="conv") for name in ("resnet50", "mobilenetv2", "sd-unet")}
+    assert _multiply_adds(found["resnet50"]) == 4_089_184_256 - 2048 * 1000
+    assert _multiply_adds(found["mobilenetv2"]) == 300_774_272 - 1280 * 1000
+    assert {name: sum(r.calls for r in requests) for name, requests in found.items()} == {
+        "resnet50": 53, "mobilenetv2": 52, "sd-unet": 22 * 2 + 3 + 3 + 2,
+    }  # fmt: skip
+    # 0.22 billion multiply-adds are told for MobileNetV3 large, of which 4 million are on one pixel or fully connected.
+    assert _multiply_adds(preset("mobilenetv3", family="conv")) == pytest.approx(217e6, rel=0.03)
+    assert preset("mobilenetv3") == preset("mobilenetv3", family="conv"), "it has no products"
+    assert {request.problem.family for request in preset("resnet50")} == {"gemm"}
+
+
+def test_layers_meet_in_size() -> None:
+    """Each reads what one before it has written."""
+    for name in ("resnet50", "mobilenetv2", "mobilenetv3", "efficientnet-lite0"):
+        written = {(3, 224), (64, 56)}  # pixels are pooled behind the first of ResNet-50
+        for request in NETWORKS[name][1]():
+            layer = request.problem
+            assert isinstance(layer, ConvProblem) and (layer.channels, layer.height) in written, (name, layer.label)
+            written.add((layer.filters, layer.out_height))
 
 
 def test_bert_base_matches_published_totals() -> None:

@@ -1,0 +1,72 @@
+"""Convolution: ``activation(convolution(input, weights) + bias + residual)`` of a batch of images.
+
+Windows of up to 11 x 11, strides, dilations, paddings, groups, depthwise and transposed, in three layouts. Weights
+are constant: packing them is not part of a call.
+
+`problem.py` defines the problems, `algorithms.py` the search space, `rule.py` the untuned choice, `plan.py` buffers and
+launches, and `reference.py` the verification.
+
+Sources: the implicit product is that of cuDNN's paper (Chetlur et al., 2014), Winograd's algorithm for convolutions
+that of Lavin and Gray (2015).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from autotune.kernels.conv.algorithms import ALGORITHMS
+from autotune.kernels.conv.plan import BASELINE, PACKING, PLAN
+from autotune.kernels.conv.problem import CONDITIONS, EXAMPLES, LEAST, WORDS, ConvProblem
+from autotune.kernels.conv.rule import ESTIMATE, candidates
+from autotune.model.configuration import Configuration
+from autotune.model.problem import Problem
+from autotune.space.family import BuiltInFamily, CExport
+
+__all__ = ["FAMILY", "Conv", "ConvProblem"]
+
+
+def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem]:
+    assert isinstance(example, ConvProblem)
+    values = PLAN.values(example, configuration)
+    for window, pad, stride, groups, rest in product((1, 2, 3, 5), (0, 1), (1, 2, 3), (1, 2), (0, 1)):
+        channels = groups * (int(values["step_c"]) + rest)
+        filters = groups
+        if configuration.algorithm == "depthwise":
+            channels = 2 * int(values["vector_f"]) + rest
+            groups, filters = channels, channels * groups
+        yield replace(
+            example, height=9, width=9, channels=channels, filters=filters, groups=groups, kernel_height=window,
+            kernel_width=window, stride_y=stride, stride_x=stride, dilation_y=1, dilation_x=1, pad_top=pad,
+            pad_left=pad, pad_bottom=pad, pad_right=pad,
+        )  # fmt: skip
+
+
+_C_EXPORT = CExport(
+    about="""Convolution of a batch of images, with bias, residual and activation; operands that a problem does not
+   have are NULL.""",
+    kind=tuple(WORDS),
+    words=WORDS,
+    least=LEAST,
+    conditions=CONDITIONS,
+    candidates=candidates,
+    estimate=ESTIMATE,
+    plan=PLAN,
+    packing=PACKING,
+    samples=_samples,
+)
+
+
+class Conv(BuiltInFamily):
+    """The family of convolution; see the module's docstring."""
+
+    name = "conv"
+    meaning = "convolution of images"
+    space_version = 1
+    problem_type = ConvProblem
+    algorithms = ALGORITHMS
+    baseline = BASELINE
+    c_export = _C_EXPORT
+    shapes_to_check = EXAMPLES
+
+
+FAMILY = Conv()
