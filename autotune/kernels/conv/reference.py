@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from autotune.kernels.conv.plan import BASELINE, PLAN
 from autotune.kernels.conv.problem import ConvProblem
 from autotune.kernels.images import Images, convolved, from_layout, in_layout, largest_around
-from autotune.space.family import Case
+from autotune.space.case import Case
 
 HALF_STEPS = 6.0
 """Rounding errors of float16 that Winograd's algorithm may add where its squares of 2 x 2 are stored in that type: in
