@@ -64,7 +64,13 @@ def _of_processor(lanes: int) -> _Listed:
     yield from _of_squares("registers", widths, (4, 1), tiles)
     for width in widths:
         wide = max(16, width) if width > 4 else 2 * width
-        shapes = [(4, 4 * width, 256), (6, wide, 0), (4, wide, 0), *((pixels, width, 0) for pixels in (6, 4, 2, 1))]
+        shapes = [
+            (4, 4 * width, 256),
+            (4, 2 * width, 256),
+            (6, wide, 0),
+            (4, wide, 0),
+            *((pixels, width, 0) for pixels in (6, 4, 2, 1)),
+        ]
         for pixels, filters, products in shapes:
             numbers = {"least_filters": filters // 2 + 1, "least_pixels": pixels}
             numbers |= {"most_products": products or MAX_ELEMENTS}
