@@ -403,7 +403,7 @@ def test_rows_of_a_family_that_is_not_installed_are_left_out_with_one_note(
         lose(any_store, OTHER, problem=problem)
         any_store.begin_trial(DEVICE, problem, DEFAULT, new_owner())
     any_store.begin_trial(DEVICE, theirs, OTHER, dead_owner())
-    change(place, f"UPDATE problems SET family = 'conv' WHERE spec = '{theirs.key}'")
+    change(place, f"UPDATE problems SET family = 'pooling' WHERE spec = '{theirs.key}'")
     models._note.cache_clear()
     for found in (any_store.best(), any_store.quarantined(), any_store.in_flight()):
         assert [item.problem for item in found] == [PROBLEM]
@@ -413,7 +413,7 @@ def test_rows_of_a_family_that_is_not_installed_are_left_out_with_one_note(
     assert main(["status", "--db", place]) == 0
     assert main(["export", "--device", DEVICE.slug, "--format", "json", "--db", place]) == 0
     notes = [record.getMessage() for record in caplog.records if "rows are left out" in record.getMessage()]
-    assert len(notes) == 1 and "no kernel family 'conv'" in notes[0]
+    assert len(notes) == 1 and "no kernel family 'pooling'" in notes[0]
 
 
 # Time limits
