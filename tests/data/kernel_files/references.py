@@ -234,8 +234,9 @@ def attention_f16(
 def attention_q8_0(
     kv_heads: int, group: int, head: int, q: Array, k: Array, v: Array, mask: Array | None, scale: float
 ) -> Array:
-    decoded = []
-    for cache in (k, v):
-        blocks = cache.reshape(-1, 34)
-        decoded.append(blocks[:, 2:].view(np.int8) * blocks[:, :2].copy().view(np.float16).astype(np.float32))
-    return _attention(q, *decoded, mask, (kv_heads, group, head), scale)
+    return _attention(q, _cached_q8_0(k), _cached_q8_0(v), mask, (kv_heads, group, head), scale)
+
+
+def _cached_q8_0(cache: Array) -> Array:
+    blocks = cache.reshape(-1, 34)
+    return blocks[:, 2:].view(np.int8) * blocks[:, :2].copy().view(np.float16).astype(np.float32)
