@@ -1,5 +1,6 @@
 """Headers of GGUF files, as the `gguf` package writes them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,18 @@ SMALL = {
 }
 
 
-def model_file(folder: Path, tensors: dict[str, tuple[str, tuple[int, ...]]], used: int = 2) -> Path:
-    """A file of which only the header is written."""
+def model_file(
+    folder: Path,
+    tensors: dict[str, tuple[str, tuple[int, ...]]],
+    used: int = 2,
+    numbers: Mapping[str, int] | None = None,
+    architecture: str = "llama",
+) -> Path:
+    """A file of which only the header is written; `numbers` describe the architecture."""
     path = folder / "model.gguf"
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, architecture)
+    for name, number in (numbers or {}).items():
+        writer.add_uint32(f"{architecture}.{name}", number)
     writer.add_expert_used_count(used)
     writer.add_token_list(["one", "two", "zwölf"])
     writer.add_token_scores([0.5, 1.5, 2.5])

@@ -216,7 +216,7 @@ SHAPES = repeated(
     type=Path,
 )
 TOKENS = integer("--tokens", 1, 2**20, "of a model's step: 1 when it writes, more when it reads a prompt (1)")
-DEPTH = integer("--depth", 1, 2**27, "keys in the cache of a preset of attention (4096, or those of the prompt)")
+DEPTH = integer("--depth", 1, 2**27, "keys in the cache of a preset of attention (4096, or the prompt), or a GGUF file")
 DATABASE = argument(
     "--db",
     metavar="X",

@@ -28,12 +28,15 @@ def step_tokens(presets: Sequence[str], files: Sequence[Path], tokens: int | Non
     return PRESETS[presets[0]].tokens if presets else tokens_of(tokens, files) if is_model(files[0]) else 0
 
 
-def read_model(path: Path, tokens: int) -> list[Request]:
-    """Return the products of a step of a model, merged, and print what stands for some tensors. Raises UsageError."""
-    from autotune.kernels.language_models import gguf_products
+def read_model(path: Path, tokens: int, depth: int = 0) -> list[Request]:
+    """Return the products of a step of a model, merged, and print what stands for some tensors. Raises UsageError.
+
+    With a `depth`, also its operations on rows, and its attention to so many keys.
+    """
+    from autotune.kernels.language_models import gguf_products, gguf_step
     from autotune.kernels.presets import merge
 
-    requests, notes = gguf_products(path, tokens)
+    requests, notes = gguf_step(path, tokens, depth) if depth else gguf_products(path, tokens)
     for message in notes:
         print_note(f"note: {message}")
     return merge(requests)

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from autotune.cli.arguments import JSON, TOKENS, argument, command
+from autotune.cli.arguments import DEPTH, JSON, TOKENS, argument, command
 from autotune.cli.models import is_model, read_model, tokens_of
 from autotune.cli.output import print_json
 from autotune.codec import write
@@ -13,8 +13,9 @@ from autotune.codec import write
 @command(
     argument("name", nargs="?", metavar="NAME", help="the preset, or the GGUF file, whose shapes to list"),
     TOKENS,
+    DEPTH,
     JSON,
-    examples=("presets", "presets resnet50", "presets model.gguf --tokens 128"),
+    examples=("presets", "presets resnet50", "presets model.gguf --tokens 128", "presets model.gguf --depth 8192"),
 )
 def presets_command(options: argparse.Namespace) -> int:
     """List the presets, or the shapes of one."""
@@ -23,9 +24,9 @@ def presets_command(options: argparse.Namespace) -> int:
 
     tokens = tokens_of(options.tokens, [Path(options.name)] if options.name else [])
     if options.name and is_model(Path(options.name)):
-        chosen = {options.name: read_model(Path(options.name), tokens)}
+        chosen = {options.name: read_model(Path(options.name), tokens, options.depth or 0)}
     else:
-        chosen = {name: preset(name) for name in ([options.name] if options.name else PRESETS)}
+        chosen = {name: preset(name, options.depth or 0) for name in ([options.name] if options.name else PRESETS)}
     if options.json:
         print_json(write(chosen))
     elif options.name:

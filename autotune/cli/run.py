@@ -240,22 +240,23 @@ def wanted_requests(options: argparse.Namespace) -> tuple[list[Request], list[Re
 
     problem_type = find_family(options.family).problem_type
     own = read_requests(problem_type, options.shape, [])
-    listed = read_requests(problem_type, [], options.shapes, tokens_of(options.tokens, options.shapes))
-    return own, [*listed, *(request for name in options.preset for request in preset(name, options.depth or 0))]
+    depth = options.depth or 0
+    listed = read_requests(problem_type, [], options.shapes, tokens_of(options.tokens, options.shapes), depth)
+    return own, [*listed, *(request for name in options.preset for request in preset(name, depth))]
 
 
 def read_requests(
-    problem_type: type[Problem], shapes: Sequence[str], files: Sequence[Path], tokens: int = 1
+    problem_type: type[Problem], shapes: Sequence[str], files: Sequence[Path], tokens: int = 1, depth: int = 0
 ) -> list[Request]:
     """Return the shapes of the command line and of files in order, equal ones merged. Raises UsageError.
 
-    Files in GGUF are models, whose step has so many `tokens`.
+    Files in GGUF are models, whose step has so many `tokens`, and attention if a `depth` is given.
     """
     from autotune.kernels.presets import merge, read_shapes
 
     requests = [Request(problem=problem) for problem in _parse_shapes(problem_type, shapes)]
     for path in files:
-        requests += read_model(path, tokens) if is_model(path) else read_shapes(path, problem_type)
+        requests += read_model(path, tokens, depth) if is_model(path) else read_shapes(path, problem_type)
     return merge(requests)
 
 

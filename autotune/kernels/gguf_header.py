@@ -1,11 +1,11 @@
-"""Reads the header of a GGUF file: names, types and shapes of its tensors. Standard library only.
+"""Reads the header of a GGUF file: whole numbers, and names, types and shapes of tensors. Standard library only.
 
 Files come from anywhere, so every count and length is bounded before anything is read for it, and what is not needed is
 skipped. Source: the GGUF specification of the ggml project, versions 2 and 3.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -52,8 +52,15 @@ class GgufHeader:
     """What is read of a file."""
 
     tensors: tuple[Tensor, ...]
-    experts_used: int
-    """Experts that a token uses; 1 where the file does not tell."""
+    architecture: str
+    """Such as llama; empty where the file does not tell."""
+    numbers: Mapping[str, int]
+    """The whole numbers that describe the architecture, by their names without it, such as attention.head_count."""
+
+    @property
+    def experts_used(self) -> int:
+        """Experts that a token uses; 1 where the file does not tell."""
+        return self.numbers.get("expert_used_count", 1)
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -83,18 +90,20 @@ class _Reader:
             what = "big-endian" if version in (2 << 24, 3 << 24) else f"of version {version}"
             raise UsageError(f"is a GGUF file {what}", hint="versions 2 and 3, little-endian, can be read")
         tensors = self._count(MAX_TENSORS, "tensors")
-        used = 1
+        numbers: dict[str, int] = {}
+        architecture = ""
         for _ in range(self._count(MAX_VALUES, "values")):
-            key = self._text(MAX_NAME_BYTES, "the name of a value")
+            prefix, _, name = self._text(MAX_NAME_BYTES, "the name of a value").partition(".")
             value = self._value(self._number("I"))
-            if key.endswith(".expert_used_count") and value is not None:
-                used = value
-        if not 1 <= used <= MAX_VALUES:
-            raise UsageError(f"tells that {used} experts are used")
+            if value is not None and prefix not in ("general", "tokenizer"):
+                numbers[name] = value
+                architecture = prefix if name == "block_count" else architecture
+        if not 1 <= numbers.get("expert_used_count", 1) <= MAX_VALUES:
+            raise UsageError(f"tells that {numbers['expert_used_count']} experts are used")
         found = tuple(self._tensor() for _ in range(tensors))
         if len({tensor.name for tensor in found}) != len(found):
             raise UsageError("has two tensors of one name")
-        return GgufHeader(tensors=found, experts_used=used)
+        return GgufHeader(tensors=found, architecture=architecture, numbers=numbers)
 
     def _tensor(self) -> Tensor:
         name = self._text(MAX_TENSOR_NAME, "the name of a tensor")

@@ -3,7 +3,8 @@
 n is the tokens of a step: 1 when a model writes, more when it reads its prompt. The output layer is multiplied with one
 token of a step only. With experts, each token is multiplied with those that it uses. Presets leave out what is kept in
 floating point, such as the routers of experts; for a file these are plain products. Attention has presets of its own,
-with a cache in float16.
+with a cache in float16. Of the operations on rows, those that every model has are listed: the norms of its layers, each
+with the sum before it, RoPE, and the product of gate and up.
 
 Sources: the published configurations of the models; which tensor gets which format is llama.cpp's choice without an
 importance matrix (`use_more_bits` and fall-backs in its quantiser), except that what it would store as Q5_0 or Q5_K,
@@ -16,12 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.errors import UsageError
+from autotune.errors import ProblemError, UsageError
 from autotune.kernels.attention import AttentionProblem
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.gguf_header import TYPES, GgufHeader, Tensor, read_header
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.qgemm.formats import FORMATS
+from autotune.kernels.rows import RowsProblem
 from autotune.model.trial import Request
 
 MIXES = ("q4_0", "q4_k_m", "q8_0")
@@ -78,6 +80,21 @@ def attention(model: LanguageModel, tokens: int, depth: int = 0) -> Iterator[Req
             yield Request(problem=problem, calls=layers, label="attention")
 
 
+def rows(model: LanguageModel, tokens: int) -> Iterator[Request]:
+    """Yield the operations on rows of a step; its last norm is that of one token."""
+    gated = "swiglu_halves" if model.is_fused else "swiglu"
+    for label, batch, channels, operation, heads, calls in (
+        ("first norm", tokens, model.hidden, "rms_norm_weight", 1, 1),
+        ("sum and norm", tokens, model.hidden, "rms_norm_add_weight", 1, 2 * model.layers - 1),
+        ("query", tokens, model.heads * model.head, "rope_halves", model.heads, model.layers),
+        ("key", tokens, model.key_heads * model.head, "rope_halves", model.key_heads, model.layers),
+        ("gate and up", tokens * model.used, model.between, gated, 1, model.layers),
+        ("last norm", 1, model.hidden, "rms_norm_add_weight", 1, 1),
+    ):
+        problem = RowsProblem(batch=batch, channels=channels, operation=operation, heads=heads)
+        yield Request(problem=problem, calls=calls, label=label)
+
+
 def products(model: LanguageModel, mix: str, tokens: int) -> Iterator[Request]:
     """Yield the products of a step, layer by layer, without merging equal ones."""
     for layer in range(model.layers):
@@ -126,6 +143,9 @@ def _product(label: str, m: int, n: int, k: int, weights: str, experts: int = 1)
 # Models in GGUF files
 
 
+MAX_SIZE_OF_MODEL = 2**24
+_FULL_IN = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2, "cohere2": 4}
+"""One of how many layers sees all keys, by the architecture of models with a window; of others, none does."""
 _FLOATS = {"f16": "float16", "bf16": "float32", "f32": "float32"}
 """Modes of plain products by the types of their weights."""
 _LARGER = {
@@ -157,6 +177,36 @@ def gguf_products(path: Path, tokens: int) -> tuple[list[Request], list[str]]:
         hint = "it has no weights of layers (blk.*.weight, output.weight)"
         raise UsageError(f"{path}: holds no products", hint=hint)
     return requests, [f"{count} tensors: {message}" for message, count in notes.items()]
+
+
+def gguf_model(path: Path) -> LanguageModel:
+    """Return the model in a GGUF file, for its attention and operations on rows. Raises UsageError."""
+    header = read_header(path)
+    numbers, shapes = header.numbers, {one.name: one.shape for one in header.tensors}
+    wanted = ("block_count", "embedding_length", "feed_forward_length", "attention.head_count")
+    if missing := [name for name in wanted if not 1 <= numbers.get(name, 0) <= MAX_SIZE_OF_MODEL]:
+        raise UsageError(f"{path}: tells no {missing[0]}, or one for each layer", hint="attention is computed from it")
+    layers, hidden, between, heads = (numbers[name] for name in wanted)
+    head = max(1, numbers.get("attention.key_length", hidden // heads))
+    key_heads = numbers.get("attention.head_count_kv", shapes.get("blk.0.attn_k.weight", (0, heads * head))[1] // head)
+    window, period = numbers.get("attention.sliding_window", 0), _FULL_IN.get(header.architecture, layers + 1)
+    return LanguageModel(
+        name=path.stem, title=path.stem, layers=layers, hidden=hidden, heads=heads, key_heads=max(1, key_heads),
+        head=head, between=numbers.get("expert_feed_forward_length", between), vocabulary=1,
+        is_fused="blk.0.attn_qkv.weight" in shapes, experts=numbers.get("expert_count", 1), used=header.experts_used,
+        window=window, windowed=layers - layers // period if window else 0,
+        has_sinks="blk.0.attn_sinks.weight" in shapes,
+    )  # fmt: skip
+
+
+def gguf_step(path: Path, tokens: int, depth: int) -> tuple[list[Request], list[str]]:
+    """Return all of a step of the model in a GGUF file that ends with `depth` keys in its cache, as `gguf_products`."""
+    requests, notes = gguf_products(path, tokens)
+    try:
+        model = gguf_model(path)
+        return [*requests, *attention(model, tokens, depth), *rows(model, tokens)], notes
+    except ProblemError as error:
+        raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
 
 
 def _multiplied(header: GgufHeader) -> Iterator[Tensor]:

@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType
 from autotune.cli.models import lines_of_shapes
 from autotune.errors import UsageError
 from autotune.kernels.gguf_header import MAX_ITEMS, TYPES, read_header
-from autotune.kernels.language_models import MIXES, MODELS, STEPS, gguf_products, products
+from autotune.kernels.language_models import MIXES, MODELS, STEPS, gguf_products, gguf_step, products, rows
 from autotune.kernels.presets import PRESETS, merge, parse_shapes, preset, read_shapes
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.model.trial import Request
@@ -129,6 +129,35 @@ def test_products_of_a_gguf_file(tmp_path: Path) -> None:
     assert gguf_products(with_output, 1)[0][-1].problem.label == "1000x1x256 q8_0"
 
 
+LLAMA = {
+    "block_count": 16, "embedding_length": 2048, "feed_forward_length": 8192, "attention.head_count": 32,
+    "attention.head_count_kv": 8, "attention.key_length": 64,
+}  # fmt: skip
+"""What a file tells of Llama 3.2 1B."""
+
+
+def test_a_step_of_a_gguf_file_has_the_attention_and_rows_of_a_preset(tmp_path: Path) -> None:
+    model = next(model for model in MODELS if model.name == "llama-3.2-1b")
+    path = model_file(tmp_path, SMALL, used=1, numbers=LLAMA)
+    found = gguf_step(path, 1, 8192)[0]
+    count = len(gguf_products(path, 1)[0])
+    assert found[count:] == [*preset("llama-3.2-1b-decode", 8192), *rows(model, 1)]
+    assert sum(one.calls for one in rows(model, 1)) == 5 * model.layers + 1
+    assert [one.problem.label for one in rows(model, 16)][-1] == "1x2048 rms_norm_add_weight"
+    path = model_file(tmp_path, {**SMALL, "blk.0.attn_qkv.weight": ("Q8_0", (256, 512))}, 4, LLAMA)
+    assert "4x8192 swiglu_halves" in [one.problem.label for one in gguf_step(path, 1, 100)[0]]
+
+
+def test_windows_and_missing_numbers_of_a_gguf_file(tmp_path: Path) -> None:
+    numbers = {**LLAMA, "attention.sliding_window": 512}
+    path = model_file(tmp_path, SMALL, numbers=numbers, architecture="gemma3")
+    calls = {one.problem.label: one.calls for one in gguf_step(path, 1, 1024)[0] if one.label == "attention"}
+    assert calls == {"32/8,1,1024,64 causal kv=float16": 2, "32/8,1,1024,64 causal kv=float16 window=512": 14}
+    for name, number in (("block_count", 0), ("attention.head_count", 2**31), ("attention.key_length", 63)):
+        with pytest.raises(UsageError, match=r"model.gguf: (tells no|attention has no head '63')"):
+            gguf_step(model_file(tmp_path, SMALL, numbers={**LLAMA, name: number}), 1, 1024)
+
+
 def test_types_are_those_of_the_gguf_package() -> None:
     assert {number: GGMLQuantizationType(number).name.lower() for number in TYPES} == TYPES
 
@@ -138,6 +167,8 @@ def test_commands_take_gguf_files(tmp_path: Path, run: Run) -> None:
     shown = run(["presets", str(path), "--tokens", "16"])
     assert "256x32x512 mxfp4 experts=8 |     1 | ffn_down_exps" in shown.out
     assert "note: 2 tensors: q6_k stands for Q5_0" in shown.err
+    whole = run(["presets", str(model_file(tmp_path, SMALL, numbers=LLAMA)), "--depth", "100"])
+    assert "32/8,1,100,64 causal kv=float16" in whole.out and "rope_halves" in whole.out
     (listed,) = json.loads(run(["presets", str(path), "--json"]).out).values()
     assert [entry["problem"]["n"] for entry in listed] == [1, 1, 2, 1, 1, 1]
 
