@@ -33,7 +33,7 @@ ELSEWHERE = {
     **{
         f"ggml_flash_attn_{step}_{kind}": "what scripts/bench_ggml changes"
         for step in ("decode", "prefill")
-        for kind in ("f16", "q8_0")
+        for kind in ("f16", "q8_0", "q4_0")
     },
     "ggml_gemm_dp4a": "dot products of packed integers",
     "ggml_gemv_noshuffle": "sub-groups of several work-items",

@@ -212,6 +212,12 @@ def cache_q8_0(kv_heads: int, n_kv: int, head: int, numbers: np.random.Generator
     return np.concatenate([scales.view(np.uint8), codes.view(np.uint8)], axis=1)
 
 
+def cache_q4_0(kv_heads: int, n_kv: int, head: int, numbers: np.random.Generator) -> Array:
+    count = kv_heads * n_kv * head // 32
+    scales = numbers.uniform(0.06, 0.12, (count, 1)).astype(np.float16)
+    return np.concatenate([scales.view(np.uint8), numbers.integers(0, 256, (count, 16), np.uint8)], axis=1)
+
+
 def _attention(q: Array, k: Array, v: Array, mask: Array | None, shape: tuple[int, int, int], scale: float) -> Array:
     """In float32, which is exact enough for these tolerances: sums of many keys would take long otherwise."""
     q, (kv_heads, group, head) = q.reshape(-1, *shape).astype(np.float32), shape
@@ -235,6 +241,18 @@ def attention_q8_0(
     kv_heads: int, group: int, head: int, q: Array, k: Array, v: Array, mask: Array | None, scale: float
 ) -> Array:
     return _attention(q, _cached_q8_0(k), _cached_q8_0(v), mask, (kv_heads, group, head), scale)
+
+
+def attention_q4_0(
+    kv_heads: int, group: int, head: int, q: Array, k: Array, v: Array, mask: Array | None, scale: float
+) -> Array:
+    return _attention(q, _cached_q4_0(k), _cached_q4_0(v), mask, (kv_heads, group, head), scale)
+
+
+def _cached_q4_0(cache: Array) -> Array:
+    blocks = cache.reshape(-1, 18)
+    scales = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    return _weights_q4_0(blocks[:, 2:], scales, len(blocks))
 
 
 def _cached_q8_0(cache: Array) -> Array:
