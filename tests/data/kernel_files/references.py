@@ -218,6 +218,10 @@ def cache_q4_0(kv_heads: int, n_kv: int, head: int, numbers: np.random.Generator
     return np.concatenate([scales.view(np.uint8), numbers.integers(0, 256, (count, 16), np.uint8)], axis=1)
 
 
+USUAL_SCALE = 0.125
+"""With a larger one, scores of rounded queries would be far off."""
+
+
 def _attention(q: Array, k: Array, v: Array, mask: Array | None, shape: tuple[int, int, int], scale: float) -> Array:
     """In float32, which is exact enough for these tolerances: sums of many keys would take long otherwise."""
     q, (kv_heads, group, head) = q.reshape(-1, *shape).astype(np.float32), shape
@@ -237,16 +241,12 @@ def attention_f16(
     return _attention(q, k, v, mask, (kv_heads, group, head), scale)
 
 
-def attention_q8_0(
-    kv_heads: int, group: int, head: int, q: Array, k: Array, v: Array, mask: Array | None, scale: float
-) -> Array:
-    return _attention(q, _cached_q8_0(k), _cached_q8_0(v), mask, (kv_heads, group, head), scale)
+def attention_q8_0(kv_heads: int, group: int, head: int, q: Array, k: Array, v: Array, mask: Array | None) -> Array:
+    return _attention(q, _cached_q8_0(k), _cached_q8_0(v), mask, (kv_heads, group, head), USUAL_SCALE)
 
 
-def attention_q4_0(
-    kv_heads: int, group: int, head: int, q: Array, k: Array, v: Array, mask: Array | None, scale: float
-) -> Array:
-    return _attention(q, _cached_q4_0(k), _cached_q4_0(v), mask, (kv_heads, group, head), scale)
+def attention_q4_0(kv_heads: int, group: int, head: int, q: Array, k: Array, v: Array, mask: Array | None) -> Array:
+    return _attention(q, _cached_q4_0(k), _cached_q4_0(v), mask, (kv_heads, group, head), USUAL_SCALE)
 
 
 def _cached_q4_0(cache: Array) -> Array:
