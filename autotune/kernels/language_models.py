@@ -3,7 +3,8 @@
 n is the tokens of a step: 1 when a model writes, more when it reads its prompt. The output layer is multiplied with one
 token of a step only. With experts, each token is multiplied with those that it uses. Presets leave out what is kept in
 floating point, such as the routers of experts; for a file these are plain products. Attention has presets of its own,
-with a cache in float16.
+with a cache in float16. Of the operations on rows, those that every model has are listed: the norms of its layers, each
+with the sum before it, RoPE, and the product of gate and up.
 
 Sources: the published configurations of the models; which tensor gets which format is llama.cpp's choice without an
 importance matrix (`use_more_bits` and fall-backs in its quantiser), except that what it would store as Q5_0 or Q5_K,
@@ -22,6 +23,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.gguf_header import TYPES, GgufHeader, Tensor, read_header
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.qgemm.formats import FORMATS
+from autotune.kernels.rows import RowsProblem
 from autotune.model.trial import Request
 
 MIXES = ("q4_0", "q4_k_m", "q8_0")
@@ -76,6 +78,21 @@ def attention(model: LanguageModel, tokens: int, depth: int = 0) -> Iterator[Req
         )  # fmt: skip
         if layers:
             yield Request(problem=problem, calls=layers, label="attention")
+
+
+def rows(model: LanguageModel, tokens: int) -> Iterator[Request]:
+    """Yield the operations on rows of a step; its last norm is that of one token."""
+    gated = "swiglu_halves" if model.is_fused else "swiglu"
+    for label, batch, channels, operation, heads, calls in (
+        ("first norm", tokens, model.hidden, "rms_norm_weight", 1, 1),
+        ("sum and norm", tokens, model.hidden, "rms_norm_add_weight", 1, 2 * model.layers - 1),
+        ("query", tokens, model.heads * model.head, "rope_halves", model.heads, model.layers),
+        ("key", tokens, model.key_heads * model.head, "rope_halves", model.key_heads, model.layers),
+        ("gate and up", tokens * model.used, model.between, gated, 1, model.layers),
+        ("last norm", 1, model.hidden, "rms_norm_add_weight", 1, 1),
+    ):
+        problem = RowsProblem(batch=batch, channels=channels, operation=operation, heads=heads)
+        yield Request(problem=problem, calls=calls, label=label)
 
 
 def products(model: LanguageModel, mix: str, tokens: int) -> Iterator[Request]:

@@ -89,7 +89,7 @@ class Runner:
         if job.verifications:
             fresh = FRESH_INPUTS_OF_LARGE if is_large else FRESH_INPUTS
             seeds = range(fresh * job.seed, fresh * (job.seed + 1))
-            seeds = seeds[::-1] if is_large else seeds
+            seeds = (seeds[::-1] if is_large else seeds)[: job.verifications]
         elif not job.verify:
             self._place.prepare_outputs(self._load(job, seeds[-1]))
             return self._time(job, 0.0)

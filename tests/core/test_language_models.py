@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType
 from autotune.cli.models import lines_of_shapes
 from autotune.errors import UsageError
 from autotune.kernels.gguf_header import MAX_ITEMS, TYPES, read_header
-from autotune.kernels.language_models import MIXES, MODELS, STEPS, gguf_products, products
+from autotune.kernels.language_models import MIXES, MODELS, STEPS, gguf_products, products, rows
 from autotune.kernels.presets import PRESETS, merge, parse_shapes, preset, read_shapes
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.model.trial import Request
@@ -239,3 +239,9 @@ def test_a_model_from_a_pipe_is_refused_with_a_reason() -> None:
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def test_operations_on_rows_are_those_of_all_layers() -> None:
+    model = next(model for model in MODELS if model.name == "llama-3.2-1b")
+    assert sum(one.calls for one in rows(model, 1)) == 5 * model.layers + 1
+    assert [one.problem.label for one in rows(model, 16)][-1] == "1x2048 rms_norm_add_weight"

@@ -229,6 +229,9 @@ def test_one_set_of_inputs_is_enough_for_a_trial_where_two_cannot_be_kept(
     assert drawn == [7]
     assert large.measure(replace(small, verifications=20)).state is TrialState.COMPLETE
     assert drawn == [7, 15, 14], "with beta and without all the same"
+    drawn.clear()
+    assert large.measure(replace(small, verifications=1)).state is TrialState.COMPLETE
+    assert drawn == [15], "timed on the inputs that were verified"
 
 
 def without_arguments(session: Session, kernels: Any, launches: Sequence[Launch], *_: Any) -> Any:

@@ -299,7 +299,10 @@ def test_kernel_files_of_ggml_for_devices_without_names_for_sub_groups(tmp_path:
     extensions = ("cl_nv_device_attribute_query",) if by_ptx else ()
     device = replace(INVENTED_PROCESSOR, limits=DeviceLimits(extensions=extensions, has_float16=by_ptx))
     (tmp_path / "sources").mkdir()
-    for name in script.RIVALS:
+    source = "REQD_SG\nglobal float4 *o = (global float4 *)(rec + 2);\n(ACC_TYPE) mask_ptr[j + 1] + (half4)(0.0h)"
+    (tmp_path / "sources" / "flash_attn_f16.cl").write_text(source)
+    edited = "\nglobal float4 *o = (global float4 *)(rec + 4);\nvload_half(j + 1, mask_ptr) + (ushort4)(0)"
+    for name in (*script.RIVALS, *script.ATTENTION):
         folder = tmp_path / name
         folder.mkdir()
         file = read_kernel_file(script.adapted(device, tmp_path / "sources", folder, name))
@@ -310,3 +313,5 @@ def test_kernel_files_of_ggml_for_devices_without_names_for_sub_groups(tmp_path:
         assert not by_ptx or not widths or max(widths) == 32
         groups = [values for n, values in file.parameters.items() if n in ("N_SIMDGROUP", "N_SG_Q8_0")]
         assert by_ptx or all(values == (1,) for values in groups)
+        assert file.parameters.get("FA_SG", (32,)) == (32,) or not by_ptx
+        assert (folder / "ggml" / "flash_attn_f16.cl").read_text() == edited

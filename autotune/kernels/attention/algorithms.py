@@ -3,7 +3,7 @@
 from autotune.kernels.attention.problem import UNIT_BYTES
 from autotune.kernels.combination import COMBINE, HAS_ORDERING, SECOND_LAUNCH
 from autotune.kernels.matrix_units import SUB_GROUP
-from autotune.space.family import Algorithm, constraint, features, parameter
+from autotune.space.family import Algorithm, Constraint, constraint, features, parameter
 
 _EXPONENTIAL = parameter("exponential", ("exp2", "native_exp2"), "the function that raises scores")
 _MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "how a product is added: a * b + c, or mad(a, b, c)")
@@ -21,27 +21,33 @@ _WHOLE_PIECES = constraint(
 _PARTS_TO_COMBINE = constraint(
     "parts_to_combine", f"split > 1 or combine == '{SECOND_LAUNCH}'", "one part has nothing to combine"
 )
-_ROWS_TO_DO = constraint("rows_to_do", "tile_q < 2 * group * q_length", "most rows of a tile would not exist")
+
+
+def _rows_to_do(rows: str, otherwise: str = "") -> Constraint:
+    return constraint("rows_to_do", f"{rows} < 2 * group * q_length{otherwise}", "most rows of a tile would not exist")
+
+
+def _keys_to_do(keys: str, present: str = "kv_length") -> Constraint:
+    return constraint("keys_to_do", f"{keys} < 2 * {present}", "most of a pass would have no keys")
+
+
+def _fits_device(items: str, most: str = "max_work_group_size") -> Constraint:
+    return constraint(
+        "work_group_fits_device",
+        f"{items} <= {most} and {items} <= max_work_group_0",
+        "the work-group exceeds what the device allows",
+    )
+
 
 _KV_STORAGE = parameter(
-    "kv_storage",
-    ("global", "local"),
-    "memory that K and V are read from; local ones are copied there",
-    neutral="global",
+    "kv_storage", ("global", "local"), "memory of K and V, which are copied to local memory", neutral="global"
 )
 
 _NAIVE = Algorithm(
     name="naive",
     meaning="one row of the output per work-item",
     parameters=(parameter("work_group_size", (0, 1, 32, 64), "work-items in a work-group; 0 leaves it to the driver"),),
-    constraints=(
-        constraint(
-            "work_group_fits_device",
-            "work_group_size <= max_work_group_size and work_group_size <= max_work_group_0"
-            " and work_group_size < 2 * group * q_length",
-            "the work-group exceeds what the device allows or the problem has rows for",
-        ),
-    ),
+    constraints=(_fits_device("work_group_size"), _rows_to_do("work_group_size")),
 )
 
 _OWN = "ceil_div(ceil_div(max(k_size, v_size), vector_width), lanes)"
@@ -64,49 +70,33 @@ _DECODE = Algorithm(
         _MULTIPLY_ADD,
     ),
     constraints=(
-        _ROWS_TO_DO,
+        _rows_to_do("tile_q"),
         _WIDTH_WORKS,
-        constraint(
-            "work_group_fits_device",
-            "lanes <= work_group_size and work_group_size <= max_work_group_size"
-            " and work_group_size <= max_work_group_0",
-            "the work-group exceeds what the device allows, or is less than a team",
-        ),
+        _fits_device("work_group_size"),
+        constraint("teams_are_whole", "lanes <= work_group_size", "the work-group is less than a team"),
         _WHOLE_PIECES,
-        constraint(
-            "lanes_have_pieces", "lanes * vector_width <= min(k_size, v_size)", "some lanes would have nothing to do"
-        ),
-        constraint("keys_to_do", f"split * {_TEAMS} * tile_k < 2 * kv_length", "most of a pass would have no keys"),
-        constraint(
-            "totals_fit_registers",
+        constraint("lanes_have_pieces", "lanes * vector_width <= min(k_size, v_size)", "some lanes would be idle"),
+        _keys_to_do(f"split * {_TEAMS} * tile_k"),
+        constraint("totals_fit_registers",
             f"{_OWN} * vector_width * tile_q <= (1024 if is_cpu == 1 else 48 if has_qcom_compiler == 1 else 80)",
-            "the rows of Q and of the output do not fit the registers; of 64 elements Adreno's compiler spills some",
-        ),
-        constraint(
-            "keys_fit_registers",
+            "the rows of Q and of the output do not fit the registers; of 64 elements Adreno's compiler spills some"),
+        constraint("keys_fit_registers",
             f"{_OWN} * tile_k * tile_q <= (256 if is_cpu == 1 else 128) and tile_q * tile_k <= 64"
             f" and (is_cpu == 1 or {_OWN} * tile_k * vector_width <= 64)",
-            "the keys and scores under way do not fit the registers, or the code grows too long",
-        ),
-        constraint(
-            "totals_fit_local_memory",
+            "the keys and scores under way do not fit the registers, or the code grows too long"),
+        constraint("totals_fit_local_memory",
             f"(4 * {_TEAMS} * (v_size + 2 * tile_q) if work_group_size > lanes else 4)"
             f" + (4 * tile_q * tile_k * (work_group_size + {_TEAMS}) if join == 'local' and lanes > 1 else 0)"
-            " <= local_memory_bytes",
-            "what is joined exceeds local memory",
-        ),
-        constraint(
-            "join_exists",
-            "join == 'local' or (lanes > 1 and work_group_size >= 32"
+            " <= local_memory_bytes", "what is joined exceeds local memory"),
+        constraint("join_exists", "join == 'local' or (lanes > 1 and work_group_size >= 32"
             " and ((join == 'shuffle' and has_ptx == 1) or (join == 'sub_group' and has_sub_group_shuffle == 1"
             " and lanes <= least_sub_group)))",
-            "there is nothing to join, or the device has no such instruction for so many",
-        ),
+            "there is nothing to join, or the device has no such instruction for so many"),
         HAS_ORDERING,
         _PARTS_TO_COMBINE,
     ),
     features=features("work_group_size", "lanes * vector_width", "tile_k * tile_q", f"{_TEAMS} * tile_k"),
-)
+)  # fmt: skip
 
 _TILE_Q, _TILE_K = "(work_group_q * micro_tile_q)", "(work_group_k * micro_tile_k)"
 _ITEMS = "work_group_q * work_group_k"
@@ -130,32 +120,20 @@ _PREFILL = Algorithm(
         _MULTIPLY_ADD,
     ),
     constraints=(
-        constraint(
-            "rows_to_do", f"{_TILE_Q} < 2 * group * q_length", "most rows of a tile would not exist"
-        ),
-        constraint("keys_to_do", f"{_TILE_K} * split < 2 * kv_length", "most keys of a tile would not exist"),
+        _rows_to_do(_TILE_Q),
+        _keys_to_do(f"{_TILE_K} * split"),
         _WIDTH_WORKS,
         _WHOLE_PIECES,
         constraint("unroll_divides_row", "k_size // vector_width % unroll == 0", "the last pass would not be whole"),
-        constraint(
-            "work_group_fits_device",
-            f"{_ITEMS} <= min(1024, max_work_group_size) and {_ITEMS} <= max_work_group_0",
-            "the work-group exceeds what the device allows",
-        ),
-        constraint(
-            "output_shared_out", "work_group_k * vector_width <= v_size", "some work-items would have no output"
-        ),
-        constraint(
-            "tiles_fit_registers",
+        _fits_device(_ITEMS, "min(1024, max_work_group_size)"),
+        constraint("output_shared_out", "work_group_k * vector_width <= v_size", "some work-items have no output"),
+        constraint("tiles_fit_registers",
             f"micro_tile_q * ({_OWN_V} * vector_width + micro_tile_k) <= 96 and micro_tile_q * micro_tile_k <= 32",
-            "the totals and scores do not fit the registers",
-        ),
-        constraint(
-            "tiles_fit_local_memory",
+            "the totals and scores do not fit the registers"),
+        constraint("tiles_fit_local_memory",
             f"4 * ({_TILE_Q} * (k_size + vector_width + {_TILE_K} + work_group_k) + ({_TILE_K}"
             " * max(k_size + vector_width, v_size) if kv_storage == 'local' else 1)) <= local_memory_bytes",
-            "the tiles exceed local memory",
-        ),
+            "the tiles exceed local memory"),
         HAS_ORDERING,
         _PARTS_TO_COMBINE,
     ),
@@ -175,22 +153,17 @@ _COLUMNS = Algorithm(
     ),
     constraints=(
         constraint("is_processor", "is_cpu == 1", "the tiles are arrays in private memory"),
-        _ROWS_TO_DO,
-        constraint("keys_to_do", "tile_k < 2 * max(kv_length, 16)", "most of a tile would have no keys"),
+        _rows_to_do("tile_q"),
+        _keys_to_do("tile_k", "max(kv_length, 16)"),
         _WIDTH_WORKS,
-        constraint(
-            "micro_tiles_are_whole",
+        constraint("micro_tiles_are_whole",
             "tile_q % micro_tile_q == 0 and tile_k % (micro_tile_k * vector_width) == 0"
-            " and v_size % (micro_tile_k * vector_width) == 0",
-            "micro-tiles do not tile the scores or the output",
-        ),
+            " and v_size % (micro_tile_k * vector_width) == 0", "micro-tiles do not tile the scores or the output"),
         constraint("sums_fit_registers", "micro_tile_q * micro_tile_k <= 24", "the sums do not fit the registers"),
-        constraint(
-            "tiles_fit_cache", "4 * tile_q * (k_size + v_size + tile_k) <= 262144", "the tiles do not fit the caches"
-        ),
+        constraint("tiles_fit_cache", "4 * tile_q * (k_size + v_size + tile_k) <= 262144", "tiles exceed the caches"),
     ),
     features=features("tile_q", "tile_k", "micro_tile_q * micro_tile_k", "micro_tile_k * vector_width"),
-)
+)  # fmt: skip
 
 _SUB_GROUPS = f"({SUB_GROUP} * sub_groups_q * sub_groups_k)"
 _JOINED = "(64 * sub_groups_q * micro_tile_q * v_size if sub_groups_k > 1 else 0)"
@@ -210,45 +183,24 @@ _MATRIX_TILE = Algorithm(
         _EXPONENTIAL,
     ),
     constraints=(
-        constraint(
-            "has_matrix_units",
-            "has_matrix_units == 1 and dtype == 'float16' and kv_type != 'float32'",
-            "the device has no matrix units for these numbers",
-        ),
-        constraint(
-            "pieces_are_whole", "k_size % 32 == 0 and v_size % 64 == 0", "rows are not whole products of matrix units"
-        ),
-        constraint(
-            "rows_to_do",
-            "16 * sub_groups_q * micro_tile_q < 2 * group * q_length or (sub_groups_q == 1 and micro_tile_q == 1)",
-            "most rows of a tile would not exist",
-        ),
-        constraint("keys_to_do", "split * sub_groups_k * tile_k < 2 * kv_length", "most of a pass would have no keys"),
-        constraint(
-            "work_group_fits_device",
-            f"{_SUB_GROUPS} <= min(512, max_work_group_size) and {_SUB_GROUPS} <= max_work_group_0",
-            "the work-group exceeds what the device allows",
-        ),
-        constraint(
-            "tiles_fit_registers",
-            "micro_tile_q * (v_size // 2 + k_size // 4 + tile_k // 2) <= 210",
-            "the rows of Q, scores and totals do not fit the registers",
-        ),
-        constraint(
-            "rows_can_be_copied",
-            "kv_storage == 'global' or kv_type != 'float16' or k_size % 64 == 0",
-            "rows are not whole lines of local memory",
-        ),
-        constraint(
-            "tiles_fit_local_memory",
+        constraint("has_matrix_units", "has_matrix_units == 1 and dtype == 'float16' and kv_type != 'float32'",
+            "the device has no matrix units for these numbers"),
+        constraint("pieces_are_whole", "k_size % 32 == 0 and v_size % 64 == 0", "rows are not whole matrix products"),
+        _rows_to_do("16 * sub_groups_q * micro_tile_q", " or (sub_groups_q == 1 and micro_tile_q == 1)"),
+        _keys_to_do("split * sub_groups_k * tile_k"),
+        _fits_device(_SUB_GROUPS, "min(512, max_work_group_size)"),
+        constraint("tiles_fit_registers", "micro_tile_q * (v_size // 2 + k_size // 4 + tile_k // 2) <= 210",
+            "the rows of Q, scores and totals do not fit the registers"),
+        constraint("rows_can_be_copied", "kv_storage == 'global' or kv_type != 'float16' or k_size % 64 == 0",
+            "rows are not whole lines of local memory"),
+        constraint("tiles_fit_local_memory",
             f"max((kv_storage == 'local') * tile_k * sub_groups_k * ((k_size + v_size) // 32 * ({UNIT_BYTES}) + 16),"
             f" {_JOINED}) + {_JOINED} // v_size * 2 * sub_groups_k + 32 <= local_memory_bytes",
-            "the tiles, or what is joined, exceed local memory",
-        ),
+            "the tiles, or what is joined, exceed local memory"),
         HAS_ORDERING,
         _PARTS_TO_COMBINE,
     ),
     features=features(_SUB_GROUPS, "sub_groups_q * micro_tile_q", "sub_groups_k * tile_k", "tile_k * micro_tile_q"),
-)
+)  # fmt: skip
 
 ALGORITHMS = (_NAIVE, _DECODE, _PREFILL, _COLUMNS, _MATRIX_TILE)

@@ -17,6 +17,9 @@ _FLAGS = {"windowed": "window > 0", "one_query": "q_length == 1"}
 
 _DTYPE = by_value("dtype", {dtype: dtype for dtype in WORDS["dtype"]})
 _KV_DTYPE = by_value("kv_type", {"float32": "float32", "float16": "float16", "": "uint8"})
+_FLOATS = "'float32'"
+_TILED = "batch * kv_heads * key_tiles * tile_k"
+"""Keys of all heads in whole tiles."""
 _ARGUMENTS = """'q', 'k', 'v', 'lengths', 'mask' if bias == 'mask' else 'slopes' if bias == 'alibi' else 'lengths',
     'sink' if sinks == 'sinks' else 'lengths', 'table' if layout == 'pages' else 'lengths', 'output', scale, cap,
     q_length, kv_length, kv_heads, group, capacity, window, page, all_pages"""
@@ -36,8 +39,8 @@ def _launch(when: str, *parts: str) -> LaunchFormula:
 
 PLAN = PlanFormula(
     absent={
-        **dict.fromkeys(("split", "tile_q", "tile_k", "work_group_size"), 1),
-        **dict.fromkeys(("work_group_q", "work_group_k", "micro_tile_q", "sub_groups_q", "sub_groups_k"), 1),
+        **dict.fromkeys(("split", "tile_q", "tile_k", "work_group_size", "work_group_q", "work_group_k",
+                         "micro_tile_q", "sub_groups_q", "sub_groups_k"), 1),
         "combine": SECOND_LAUNCH,
     },
     names={
@@ -59,37 +62,23 @@ PLAN = PlanFormula(
         **_FLAGS,
     },
     buffers=(
-        BufferFormula(name="q", role=Role.INPUT, dtype=_DTYPE, elements="all_rows * k_size"),
-        BufferFormula(name="k", role=Role.INPUT, dtype=_KV_DTYPE, elements=f"tokens * k_size * kv_unit // {UNIT}"),
-        BufferFormula(name="v", role=Role.INPUT, dtype=_KV_DTYPE, elements=f"tokens * v_size * kv_unit // {UNIT}"),
-        BufferFormula(name="lengths", role=Role.INPUT, dtype="'int32'", elements="batch"),
-        BufferFormula(
-            name="mask", role=Role.INPUT, dtype=_DTYPE, elements="batch * q_length * capacity", when="bias == 'mask'"
-        ),
-        BufferFormula(
-            name="slopes", role=Role.INPUT, dtype="'float32'", elements="kv_heads * group", when="bias == 'alibi'"
-        ),
-        BufferFormula(
-            name="sink", role=Role.INPUT, dtype="'float32'", elements="kv_heads * group", when="sinks == 'sinks'"
-        ),
-        BufferFormula(
-            name="table", role=Role.INPUT, dtype="'int32'", elements="batch * ceil_div(capacity, page)",
-            when="layout == 'pages'",
-        ),
-        BufferFormula(name="output", role=Role.OUTPUT, dtype=_DTYPE, elements="all_rows * v_size"),
-        BufferFormula(
-            name="parts", role=Role.SCRATCH, dtype="'float32'", elements="all_rows * split * v_size", when="splits"
-        ),
-        BufferFormula(
-            name="stats", role=Role.SCRATCH, dtype="'float32'", elements="all_rows * split * 2", when="splits"
-        ),
-        BufferFormula(
-            name="k_columns", role=Role.SCRATCH, dtype="'float32'",
-            elements="batch * kv_heads * key_tiles * tile_k * k_size", when="algorithm == 'columns'",
-        ),
-        BufferFormula(
-            name="v_rows", role=Role.SCRATCH, dtype="'float32'",
-            elements="batch * kv_heads * key_tiles * tile_k * v_size", when="copied",
+        *(
+            BufferFormula(name=name, role=role, dtype=dtype, elements=elements, when=when)
+            for name, role, dtype, elements, when in (
+                ("q", Role.INPUT, _DTYPE, "all_rows * k_size", "True"),
+                ("k", Role.INPUT, _KV_DTYPE, f"tokens * k_size * kv_unit // {UNIT}", "True"),
+                ("v", Role.INPUT, _KV_DTYPE, f"tokens * v_size * kv_unit // {UNIT}", "True"),
+                ("lengths", Role.INPUT, "'int32'", "batch", "True"),
+                ("mask", Role.INPUT, _DTYPE, "batch * q_length * capacity", "bias == 'mask'"),
+                ("slopes", Role.INPUT, _FLOATS, "kv_heads * group", "bias == 'alibi'"),
+                ("sink", Role.INPUT, _FLOATS, "kv_heads * group", "sinks == 'sinks'"),
+                ("table", Role.INPUT, "'int32'", "batch * ceil_div(capacity, page)", "layout == 'pages'"),
+                ("output", Role.OUTPUT, _DTYPE, "all_rows * v_size", "True"),
+                ("parts", Role.SCRATCH, _FLOATS, "all_rows * split * v_size", "splits"),
+                ("stats", Role.SCRATCH, _FLOATS, "all_rows * split * 2", "splits"),
+                ("k_columns", Role.SCRATCH, _FLOATS, f"{_TILED} * k_size", "algorithm == 'columns'"),
+                ("v_rows", Role.SCRATCH, _FLOATS, f"{_TILED} * v_size", "copied"),
+            )
         ),
         BufferFormula(elements="batch * kv_heads * ceil_div(rows, tile_rows)", when="is_one_launch", **COUNTERS),
     ),
@@ -98,9 +87,7 @@ PLAN = PlanFormula(
             kernel="attention",
             global_size=f"round_up(rows, work_group_size) if work_group_size > 0 else {divisible('rows')},"
             " batch * kv_heads",
-            local_size="work_group_size, 1",
-            local_when="work_group_size > 0",
-            arguments=_ARGUMENTS,
+            local_size="work_group_size, 1", local_when="work_group_size > 0", arguments=_ARGUMENTS,
             when="algorithm == 'naive'",
         ),
         LaunchFormula(
@@ -115,11 +102,8 @@ PLAN = PlanFormula(
         _launch("splits and not is_one_launch", "'parts', 'stats', split"),
         _launch("is_one_launch", "'parts', 'stats', split, 'counters'"),
         LaunchFormula(
-            kernel="combine",
-            global_size="items, rows, batch * kv_heads",
-            local_size="items, 1, 1",
-            arguments=f"{_ARGUMENTS}, 'parts', 'stats', split",
-            when="splits and not is_one_launch",
+            kernel="combine", global_size="items, rows, batch * kv_heads", local_size="items, 1, 1",
+            arguments=f"{_ARGUMENTS}, 'parts', 'stats', split", when="splits and not is_one_launch",
         ),
     ),
     scalars={"scale": 0.125, "cap": 30.0},

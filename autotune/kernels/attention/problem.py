@@ -109,7 +109,7 @@ class AttentionProblem(Problem):
                 hint = did_you_mean(given, known) or f"there are {', '.join(known)}"
                 raise ProblemError(f"attention has no {name} {given[:80]!r}", hint=hint)
         object.__setattr__(self, "capacity", self.capacity or self.kv_length)
-        object.__setattr__(self, "page", self.page or (16 if self.layout == "pages" else 1))
+        object.__setattr__(self, "page", self.page or self._usual_page)
         for name, least in LEAST.items():
             if not (self.kv_length if name == "capacity" else int(least == "1")) <= getattr(self, name) <= MAX_LENGTH:
                 raise ProblemError(f"{name} is {getattr(self, name)}, which is too small or more than {MAX_LENGTH}")
@@ -142,18 +142,18 @@ class AttentionProblem(Problem):
     @property
     def label(self) -> str:
         heads = f"{self.q_heads}/{self.kv_heads}" if self.group > 1 else f"{self.q_heads}"
+        usual = {"window": 0, "capacity": self.kv_length, "pool": 0, "page": self._usual_page}
         words = [f"{heads},{self.q_length},{self.kv_length},{self.head}"]
         words += [f"batch={self.batch}"] if self.batch > 1 else []
-        words += [getattr(self, n) for n, known in WORDS.items() if n not in ("head", "kv_type")
-                  and getattr(self, n) != known[0]]  # fmt: skip
+        words += [getattr(self, name) for name in WORDS if name not in ("head", "kv_type")
+                  and getattr(self, name) != WORDS[name][0]]  # fmt: skip
         words += [f"kv={self.kv_type}"] if self.kv_type != self.dtype else []
-        words += [f"window={self.window}"] if self.window else []
-        words += [f"capacity={self.capacity}"] if self.capacity != self.kv_length else []
-        words += [f"pool={self.pool}"] if self.pool else []
-        words += (
-            [f"page={self.page}"] if self.page not in (1, 16) or (self.layout == "pages" and self.page == 1) else []
-        )
+        words += [f"{name}={getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value]
         return " ".join(words)
+
+    @property
+    def _usual_page(self) -> int:
+        return 16 if self.layout == "pages" else 1
 
     def visible(self, query: int, length: int) -> range:
         """Return the keys that a query sees in a sequence with so many keys."""
@@ -215,11 +215,9 @@ class AttentionProblem(Problem):
     def check_device(self, limits: DeviceLimits) -> None:
         for dtype in (self.dtype, self.kv_type if self.kv_type == "float32" else "float16"):
             self.check_stored(dtype, limits)
-        size, tokens = (
-            NUMBER_TYPES[self.dtype].size_bytes,
-            (self.pool or self.batch * self.pages) * self.page * self.kv_heads,
-        )
-        rows, unit_bytes = self.batch * self.q_heads * self.q_length, int(Expression(UNIT_BYTES)(self.to_dict()))
+        size, unit_bytes = NUMBER_TYPES[self.dtype].size_bytes, int(Expression(UNIT_BYTES)(self.to_dict()))
+        tokens = (self.pool or self.batch * self.pages) * self.page * self.kv_heads
+        rows = self.batch * self.q_heads * self.q_length
         operands = {
             "Q": size * rows * self.k_size,
             "K": tokens * self.k_size * unit_bytes // UNIT,

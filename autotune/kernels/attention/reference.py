@@ -123,10 +123,11 @@ class AttentionCase(Case):
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
         p = self._problem
-        found = outputs["output"].reshape(p.batch, *((p.kv_heads, p.group, p.q_length, p.v_size) if p.layout == "heads"
-                                                     else (p.q_length, p.kv_heads, p.group, p.v_size)))  # fmt: skip
-        if p.layout != "heads":
-            found = np.moveaxis(found, 1, 3)
+        shape = (p.kv_heads, p.group, p.v_size)
+        if p.layout == "heads":
+            found = outputs["output"].reshape(p.batch, *shape[:2], p.q_length, p.v_size)
+        else:
+            found = np.moveaxis(outputs["output"].reshape(p.batch, p.q_length, *shape), 1, 3)
         if not (np.abs(found) <= 1.01 * np.abs(self._v).max()).all():
             return math.inf
         worst = 0.0
@@ -162,8 +163,8 @@ class AttentionCase(Case):
         """Return what rows must be, and by how much they may be wrong: rounding a score is most of the error."""
         p, length = self._problem, int(self._lengths[sequence])
         unit = (sequence * p.kv_heads + head) % self._units
-        q, k, v = (a.astype(np.float64) for a in (self._q[sequence, head, heads, queries], self._k[unit, :length],
-                                                  self._v[unit, :length]))  # fmt: skip
+        operands = (self._q[sequence, head, heads, queries], self._k[unit, :length], self._v[unit, :length])
+        q, k, v = (operand.astype(np.float64) for operand in operands)
         size = np.abs(q) @ np.abs(k).T * self.scalars["scale"]
         if self._rounds_blocks:
             size += 2.0**-13 / EPSILON * np.sqrt(q**2 @ (k**2).T) * self.scalars["scale"]

@@ -88,15 +88,19 @@ class _Device:
             combine=LAST_GROUP + limits.ordering if limits.ordering else SECOND_LAUNCH,
         )
 
+    @property
+    def words(self) -> Mapping[str, Value]:
+        """How a GPU's kernels spell functions; Mesa's Adreno compiler fuses mad() alone."""
+        exponential, multiply_add = ("native_exp2", "operator") if self.is_large else ("exp2", "mad")
+        return {"exponential": exponential, "multiply_add": multiply_add}
+
     def shared_out(self, algorithm: str, numbers: dict[str, int], most: int, **values: Value) -> _Listed:
         """Yield a configuration whose keys work-groups share out, by the number of these."""
         parts = 1
         while parts <= most:
-            combine = self.combine if parts > 1 else SECOND_LAUNCH
-            yield (
-                Configuration.of(algorithm, split=parts, combine=combine, **values),
-                {**numbers, "parts": parts, "wanted": numbers["wanted"] if parts < most else 0},
-            )
+            combine, wanted = self.combine if parts > 1 else SECOND_LAUNCH, numbers["wanted"] if parts < most else 0
+            configuration = Configuration.of(algorithm, split=parts, combine=combine, **values)
+            yield configuration, {**numbers, "parts": parts, "wanted": wanted}
             parts *= 2 if algorithm == "matrix_tile" else 4
 
 
@@ -106,12 +110,10 @@ def _of_processor(device: _Device) -> _Listed:
     for rows, wanted in ((64, 4 * device.compute_units), (32, 2 * device.compute_units), (16, 0)):
         for width in widths:
             for vectors in (2, 1):
-                numbers = {"least_rows": max(rows // 2, 24), "tile": rows, "wanted": wanted, "least_keys": 0}
-                columns = Configuration.of(
+                yield Configuration.of(
                     "columns", tile_q=rows, tile_k=32, micro_tile_q=8, micro_tile_k=vectors, vector_width=width,
                     exponential="exp2",
-                )  # fmt: skip
-                yield columns, numbers
+                ), {"least_rows": max(rows // 2, 24), "tile": rows, "wanted": wanted, "least_keys": 0}  # fmt: skip
     for rows, keys in ((1, 4), (2, 4), (4, 4), (8, 4), (8, 1), (4, 1), (1, 1)):
         numbers = {"most_rows": rows if keys == 4 and rows < 8 else MAX_LENGTH, "tile": rows, "least_keys": 64}
         for width in widths if rows > 1 or keys > 1 else (*widths, 2, 1):
@@ -130,25 +132,18 @@ def _of_gpu(device: _Device) -> _Listed:
 
 def _by_matrices(device: _Device) -> _Listed:
     """Yield tiles of 16 rows for each sub-group; where there are few rows, two sub-groups share out the keys."""
-    for least, wide_q, wide_k, wanted, tiles in (
-        (33, 4, 1, 1, (64, 32)),
-        (17, 2, 2, 3, (32, 16)),
-        (1, 1, 2, 3, (64, 32, 16)),
-    ):
+    shapes = ((33, 4, 1, 1, (64, 32)), (17, 2, 2, 3, (32, 16)), (1, 1, 2, 3, (64, 32, 16)))
+    for least, wide_q, wide_k, wanted, tiles in shapes:
         for tile_k, storage in (*((keys, "local") for keys in tiles), (32, "global")):
-            numbers = {
-                "least_rows": least, "tile": 16 * wide_q, "least_keys": 64 * wide_k,
-                "wanted": wanted * device.compute_units,
-            }  # fmt: skip
+            numbers = {"least_rows": least, "tile": 16 * wide_q, "least_keys": 64 * wide_k}
             yield from device.shared_out(
-                "matrix_tile", numbers, 64, sub_groups_q=wide_q, sub_groups_k=wide_k, micro_tile_q=1, tile_k=tile_k,
-                kv_storage=storage, exponential="native_exp2",
+                "matrix_tile", {**numbers, "wanted": wanted * device.compute_units}, 64, sub_groups_q=wide_q,
+                sub_groups_k=wide_k, micro_tile_q=1, tile_k=tile_k, kv_storage=storage, exponential="native_exp2",
             )  # fmt: skip
 
 
 def _few_rows(device: _Device) -> _Listed:
     """Yield the rows of a group, up to 16, in one work-group, so that keys are read once."""
-    spelling = "operator" if device.is_large else "mad"  # Mesa's Adreno compiler fuses mad() alone
     most = 8 if device.is_large else 4  # Adreno's compiler moves more out of registers
     for rows, keys, group in (
         (1, 4, 128), (2, 4, 128), (4, 2, 128), (8, 2, 128), (8, 1, 128), (4, 1, 128), (1, 1, 128), (4, 1, 32),
@@ -168,14 +163,12 @@ def _few_rows(device: _Device) -> _Listed:
                 yield from device.shared_out(
                     "decode", {**numbers, "types": types, "lanes": lanes}, 64 if group > 32 else 1,
                     work_group_size=group, lanes=lanes, tile_q=rows, tile_k=keys, vector_width=width,
-                    join=device.join if group >= 32 else "local",
-                    exponential="native_exp2" if device.is_large else "exp2", multiply_add=spelling,
+                    join=device.join if group >= 32 else "local", **device.words,
                 )  # fmt: skip
 
 
 def _many_rows(device: _Device) -> _Listed:
     """Yield tiles of rows, large ones first."""
-    spelling = "operator" if device.is_large else "mad"
     shapes = [(8, 8, 4, 2), (8, 8, 2, 2), (8, 8, 2, 1), (4, 8, 2, 1), (2, 4, 2, 1), (8, 16, 1, 1), (4, 32, 1, 1)]
     if device.is_large:
         shapes = [(8, 16, 8, 2), (8, 16, 4, 2), (8, 16, 4, 1), *shapes]
@@ -188,6 +181,5 @@ def _many_rows(device: _Device) -> _Listed:
         for width in (4, 1) if rows == 1 else (4,):
             yield from device.shared_out(
                 "prefill", numbers, 16, work_group_q=wide_q, work_group_k=wide_k, micro_tile_q=rows, micro_tile_k=keys,
-                vector_width=width, kv_storage=storage, unroll=1,
-                exponential="native_exp2" if device.is_large else "exp2", multiply_add=spelling,
+                vector_width=width, kv_storage=storage, unroll=1, **device.words,
             )  # fmt: skip

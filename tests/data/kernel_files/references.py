@@ -194,3 +194,67 @@ def image_product(m: int, packed: Array, scales: Array, activations: Array) -> A
     codes = (packed.reshape(m, -1, 1) >> np.arange(0, 32, 4, dtype=np.uint32)) & 15
     weights = (codes.reshape(m, -1, 32).astype(np.float64) - 8) * scales.reshape(m, -1, 1)
     return _product(weights.reshape(m, -1), activations)
+
+
+# Attention of llama.cpp: Q and the output are (queries, heads, size), K and V (keys, heads, size).
+
+
+def causal_mask(n_q: int, n_kv: int, causality: int) -> Array:
+    hidden = np.arange(n_kv) > np.arange(n_kv - n_q, n_kv).reshape(-1, 1)
+    return np.where(hidden, -np.inf, 0) if causality == 2 else np.zeros(0)
+
+
+def cache_q8_0(kv_heads: int, n_kv: int, head: int, numbers: np.random.Generator) -> Array:
+    """Blocks of a scale and 32 weights."""
+    count = kv_heads * n_kv * head // 32
+    scales = numbers.uniform(0.004, 0.008, (count, 1)).astype(np.float16)
+    codes = numbers.integers(-127, 128, (count, 32), np.int8)
+    return np.concatenate([scales.view(np.uint8), codes.view(np.uint8)], axis=1)
+
+
+def cache_q4_0(kv_heads: int, n_kv: int, head: int, numbers: np.random.Generator) -> Array:
+    count = kv_heads * n_kv * head // 32
+    scales = numbers.uniform(0.06, 0.12, (count, 1)).astype(np.float16)
+    return np.concatenate([scales.view(np.uint8), numbers.integers(0, 256, (count, 16), np.uint8)], axis=1)
+
+
+USUAL_SCALE = 0.125
+"""With a larger one, scores of rounded queries would be far off."""
+
+
+def _attention(q: Array, k: Array, v: Array, mask: Array | None, shape: tuple[int, int, int], scale: float) -> Array:
+    """In float32, which is exact enough for these tolerances: sums of many keys would take long otherwise."""
+    q, (kv_heads, group, head) = q.reshape(-1, *shape).astype(np.float32), shape
+    k, v = (array.reshape(-1, kv_heads, head).astype(np.float32) for array in (k, v))
+    found = np.empty_like(q)
+    bias = 0 if mask is None else mask.reshape(len(q), len(k)).astype(np.float32)
+    for one, of_group in np.ndindex(kv_heads, group):
+        scores = q[:, one, of_group] @ k[:, one].T * np.float32(scale) + bias
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        found[:, one, of_group] = scores @ v[:, one] / scores.sum(axis=1, keepdims=True)
+    return found
+
+
+def attention_f16(
+    kv_heads: int, group: int, head: int, q: Array, k: Array, v: Array, mask: Array | None, scale: float
+) -> Array:
+    return _attention(q, k, v, mask, (kv_heads, group, head), scale)
+
+
+def attention_q8_0(kv_heads: int, group: int, head: int, q: Array, k: Array, v: Array, mask: Array | None) -> Array:
+    return _attention(q, _cached_q8_0(k), _cached_q8_0(v), mask, (kv_heads, group, head), USUAL_SCALE)
+
+
+def attention_q4_0(kv_heads: int, group: int, head: int, q: Array, k: Array, v: Array, mask: Array | None) -> Array:
+    return _attention(q, _cached_q4_0(k), _cached_q4_0(v), mask, (kv_heads, group, head), USUAL_SCALE)
+
+
+def _cached_q4_0(cache: Array) -> Array:
+    blocks = cache.reshape(-1, 18)
+    scales = blocks[:, :2].copy().view(np.float16).astype(np.float32)
+    return _weights_q4_0(blocks[:, 2:], scales, len(blocks))
+
+
+def _cached_q8_0(cache: Array) -> Array:
+    blocks = cache.reshape(-1, 34)
+    return blocks[:, 2:].view(np.int8) * blocks[:, :2].copy().view(np.float16).astype(np.float32)
