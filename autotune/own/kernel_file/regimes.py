@@ -163,7 +163,7 @@ def regimes_of(file: KernelFile) -> tuple[str, ...]:
     if not file.reference.python:
         return ()
     entries = [entry for entry in file.arguments.values() if not entry.is_passed and entry.access in ("in", "inout")]
-    found = [*REGIMES] if any(map(is_random, file.arguments.values())) else []
+    found = [*REGIMES] if any(map(is_random, entries)) else []
     found += [OTHER_NUMBERS] if other_numbers(file) else []
     found += [OTHER_CONTENTS] if any(map(is_even, entries)) else []
     return (*found, *((ENDS,) if any(map(plain_range, entries)) else ()))
