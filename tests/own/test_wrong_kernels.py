@@ -160,10 +160,14 @@ barrier(CLK_LOCAL_MEM_FENCE);
 #endif
 y[i] = part[max(l - 1, 0)];"""
 LOCAL = {
-    "local memory that nothing was written to": in_groups(
-        "local float part[17]; if (!WRONG && l == 0) part[16] = 0; part[l] = x[i]; barrier(CLK_LOCAL_MEM_FENCE);"
-        "y[i] = part[l] + (fabs(part[16]) < 0.01f ? part[16] : 0);",
-        "x",
+    # So many work-groups that all threads of the driver have some: those that had none of the poison are right.
+    "local memory that nothing was written to": replace(
+        in_groups(
+            "local float part[17]; if (!WRONG && l == 0) part[16] = 0; part[l] = x[i]; barrier(CLK_LOCAL_MEM_FENCE);"
+            "y[i] = part[l] + part[16];",
+            "x",
+        ),
+        sizes="n = 96000",
     ),
 }
 ORDERS = {
