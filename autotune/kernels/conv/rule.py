@@ -45,7 +45,7 @@ def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mappi
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
     found: dict[Configuration, dict[str, int]] = {}
     units, machine = max(limits.compute_units, 1), Starts(starts).machine
-    listed = _of_phone(units, min(machine.outputs_most or 32, 32))
+    listed = _of_phone(units, 16 if machine.is_small else 64, min(machine.outputs_most or 32, 32))
     if limits.is_cpu:
         listed = _of_processor(min(max(limits.native_vector_float32, 4), 16))
     elif limits.constraint_values()["has_ptx"] == 1 or units >= _LARGE_GPU:
@@ -86,11 +86,11 @@ def _of_large_gpu(units: int, most_items: int) -> _Listed:
     yield from _by_registers(units, most_items, 32, "operator")
 
 
-def _of_phone(units: int, most_outputs: int) -> _Listed:
+def _of_phone(units: int, most_items: int, most_outputs: int) -> _Listed:
     for width, pixels in product((4, 2, 1), (4, 2, 1)):
-        for group in ((8, 8), (16, 1), (1, 1)):
+        for group in ((most_items // 8, 8), (16, 1), (1, 1)):
             yield from _by_channels(width, (pixels,), *group)
-    yield from _by_registers(units, 64, most_outputs, "mad")  # Mesa's Adreno compiler fuses mad() alone
+    yield from _by_registers(units, most_items, most_outputs, "mad")  # Mesa's Adreno compiler fuses mad() alone
 
 
 def _by_channels(width: int, pixels: tuple[int, ...], group_p: int, group_f: int) -> _Listed:
