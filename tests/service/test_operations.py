@@ -159,25 +159,31 @@ def test_trials_of_either_kind_of_database_are_counted_from_any_one_on(place: st
 def test_counts_hold_with_several_search_processes(tmp_path: Path) -> None:
     from urllib.request import urlopen
 
+    def sum_of(name: str, text: str) -> float:
+        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
+
     works = [Paused(), Paused()]
     with serving(tmp_path / "db.sqlite", processes=2) as server, ExitStack() as stack:
+
+        def metrics() -> str:
+            text: str = urlopen(f"{server.url}/metrics").read().decode()
+            return text if sum_of("autotune_searches", text) == len(server.service.searches) else ""
+
         client = stack.enter_context(Client(server.url))
         workers = [stack.enter_context(offering(server.url, f"w{n}", work)) for n, work in enumerate(works)]
         jobs = [client.submit(SLUG, shapes=[shape], trials=12) for shape in ("96,96,96", "64,64,64")]
         for work in works:
             assert work.begun.wait(HANG_S)
-        during = urlopen(f"{server.url}/metrics").read().decode()
+        during = wait_for(metrics)
         for work in works:
             work.goes_on.set()
         assert all(ended(client, job["id"])["state"] == "done" for job in jobs)
         wait_for(lambda: not server.service.searches)
-        text = urlopen(f"{server.url}/metrics").read().decode()
+        text = wait_for(metrics)
         stored = len(server.service.store.trials(SLUG, "gemm"))
 
-    def sum_of(name: str, text: str) -> float:
-        return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
-
-    assert (sum_of("autotune_searches", during), sum_of("autotune_searches", text)) == (2, 0)
+    # Equal devices may share the first search, or have one each.
+    assert sum_of("autotune_searches", during) in (1, 2) and sum_of("autotune_searches", text) == 0
     assert sum_of("autotune_jobs_open", during) == sum_of("autotune_open_job_problems", during) == 2
     assert sum_of("autotune_trials_total", text) == stored
     assert sum_of("autotune_worker_trials_total", text) == sum(len(worker.jobs) for worker in workers) >= stored
