@@ -25,7 +25,7 @@ TEXTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", first_short(TEXTS, 2))
+@pytest.mark.parametrize("text", first_short(TEXTS, 1))
 def test_attention_by_matrix_units_is_right(pocl: Device, text: str) -> None:
     problem = AttentionProblem.parse(f"{text} float16" if "kv" in text else f"{text} float16 kv=float16")
     space = SearchSpace(FAMILY, problem, LIMITS, algorithms=["matrix_tile"], overrides=SMALL)

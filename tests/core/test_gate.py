@@ -51,7 +51,7 @@ def building_cost(sample: Sample) -> float:
 def sample_of(family: str, algorithm: str, limits: DeviceLimits, strength: int) -> list[Sample]:
     spaces = spaces_to_check(find_family(family), algorithm, limits)
     if strength == 1:
-        problems = {*list(dict.fromkeys(space.problem for space in spaces))[::2]}  # the long tests take all of them
+        problems = {*list(dict.fromkeys(space.problem for space in spaces))[::3]}  # the long tests take all of them
         spaces = [space for space in spaces if space.problem in problems]
     return covering_sample(spaces, algorithm, strength=strength, cost=building_cost, seed=1)
 

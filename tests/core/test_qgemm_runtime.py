@@ -127,7 +127,7 @@ def test_modes(make: Callable[..., QGemm], mode: str, relative: float) -> None:
             ("shared_rows", {"layout": "rows"}),
             ("shared_rows", {"layout": "file"}),
         ],
-        2,
+        1,
     ),
 )
 def test_packed_once_in_every_layout(
@@ -167,7 +167,7 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
             for name in FORMATS
             if not (algorithm == "shared_rows" and FORMATS[name].in_arrays)  # such weights lie in rows already
         ],
-        3,
+        1,
     ),
 )
 def test_what_was_packed_becomes_the_bytes_of_the_file_again(
