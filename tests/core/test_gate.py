@@ -50,10 +50,17 @@ def building_cost(sample: Sample) -> float:
 @cache
 def sample_of(family: str, algorithm: str, limits: DeviceLimits, strength: int) -> list[Sample]:
     spaces = spaces_to_check(find_family(family), algorithm, limits)
-    if strength == 1:
-        problems = {*list(dict.fromkeys(space.problem for space in spaces))[::3]}  # the long tests take all of them
-        spaces = [space for space in spaces if space.problem in problems]
-    return covering_sample(spaces, algorithm, strength=strength, cost=building_cost, seed=1)
+    samples = covering_sample(spaces, algorithm, strength=strength, cost=building_cost, seed=1)
+    if strength > 1:
+        return samples
+    few: list[Sample] = []
+    seen: set[tuple[str, Value]] = set()
+    for number, sample in enumerate(samples):
+        values = set(dict(sample.configuration.values).items())
+        if not values <= seen or number % 6 == 0:  # of those that add a problem only, the long tests take the rest
+            few.append(sample)
+            seen |= values
+    return few
 
 
 def job_for(selector: str, sample: Sample, seed: int) -> Job:
