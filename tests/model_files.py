@@ -7,7 +7,7 @@ from typing import Any
 from autotune.kernels import find_family
 from autotune.model.problem import Problem
 from autotune.model.trial import Provenance, Verdict, Winner
-from autotune.networks import Network, Operation, Step, Wanted, read_network
+from autotune.networks import Network, Operation, Step, Workload, read_network
 
 BERT: dict[str, Any] = {
     "model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
@@ -20,13 +20,13 @@ RESNET: dict[str, Any] = {
 }  # fmt: skip
 
 
-def read(path: Path, **wanted: Any) -> Network:
-    return read_network(path, Wanted(**wanted))
+def read(path: Path, **workload: Any) -> Network:
+    return read_network(path, Workload(**workload))
 
 
-def configured(folder: Path, members: dict[str, Any], **wanted: Any) -> Network:
+def configured(folder: Path, members: dict[str, Any], **workload: Any) -> Network:
     (folder / "config.json").write_text(json.dumps(members))
-    return read(folder, **wanted)
+    return read(folder, **workload)
 
 
 def product_flops(step: Step) -> int:

@@ -69,13 +69,13 @@ def model_command(options: argparse.Namespace) -> int:
 
     Headers are read, never weights or code. What has no kernel here is listed with its share of the work.
     """
-    from autotune.networks import Wanted, read_network
+    from autotune.networks import Workload, read_network
 
     if (options.tune or options.plan) and not options.device:
         raise UsageError("--tune and --plan need a device", hint="--device cpu; autotune devices lists them")
     depth = options.depth or (0 if options.prompt else DEPTH)
-    wanted = Wanted(prompt=options.prompt or 0, depth=depth, image=options.image, batch=options.batch)
-    network = read_network(options.file, wanted)
+    workload = Workload(prompt=options.prompt or 0, depth=depth, image=options.image, batch=options.batch)
+    network = read_network(options.file, workload)
     for message in network.notes:
         print_note(f"note: {message}")
     if options.shapes:

@@ -70,7 +70,7 @@ def measured_machine(device: Device, family: str) -> Machine:
 
 
 _RATES: dict[str, Rates] = {}
-"""What `use_rates` was told, by slug."""
+"""The rates that `use_rates` was given last, by slug: all tables of a process share them."""
 
 
 @lru_cache(maxsize=_MOST_KEPT)

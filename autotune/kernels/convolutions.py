@@ -41,15 +41,20 @@ def _multiplied(rows: Iterable[tuple[int, int, int, int, int]], channels: int) -
             channels = out
 
 
+def _with_relu6(rows: Iterable[tuple[int, int, int, int, int]]) -> _Layers:
+    """Yield a network of such blocks, behind its first layer and before its last."""
+    yield _layer("first", 224, 3, 32, 3, "relu6 stride=2")
+    yield from _inverted_residuals(_multiplied(rows, 32), 32)
+    yield _layer("last", 7, 320, 1280, 1, "relu6")
+
+
 def _mobilenetv2() -> _Layers:
     """Sandler et al., MobileNetV2: Inverted Residuals and Linear Bottlenecks, 2018, table 2; width 1.0."""
-    yield _layer("first", 224, 3, 32, 3, "relu6 stride=2")
     rows = (
         (3, 1, 16, 1, 1), (3, 6, 24, 2, 2), (3, 6, 32, 3, 2), (3, 6, 64, 4, 2), (3, 6, 96, 3, 1), (3, 6, 160, 3, 2),
         (3, 6, 320, 1, 1),
     )  # fmt: skip
-    yield from _inverted_residuals(_multiplied(rows, 32), 32)
-    yield _layer("last", 7, 320, 1280, 1, "relu6")
+    yield from _with_relu6(rows)
 
 
 def _mobilenetv3() -> _Layers:
@@ -68,13 +73,11 @@ def _mobilenetv3() -> _Layers:
 
 def _efficientnet() -> _Layers:
     """EfficientNet-Lite0 of TensorFlow's repository tpu: EfficientNet-B0 with ReLU6, without squeeze-and-excitation."""
-    yield _layer("first", 224, 3, 32, 3, "relu6 stride=2")
     rows = (
         (3, 1, 16, 1, 1), (3, 6, 24, 2, 2), (5, 6, 40, 2, 2), (3, 6, 80, 3, 2), (5, 6, 112, 3, 1), (5, 6, 192, 4, 2),
         (3, 6, 320, 1, 1),
     )  # fmt: skip
-    yield from _inverted_residuals(_multiplied(rows, 32), 32)
-    yield _layer("last", 7, 320, 1280, 1, "relu6")
+    yield from _with_relu6(rows)
 
 
 def _resnet50() -> _Layers:

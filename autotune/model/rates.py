@@ -41,7 +41,7 @@ class Rates:
         """Return what limits a problem, the most limiting first; nothing of what was not measured.
 
         Memory counts each operand once, from buffers or images, whichever is faster. A problem whose operands stay in
-        a cache may be faster, and launching takes time besides.
+        a cache may be faster, and launches take additional time.
         """
         memory, arithmetic = max(self.buffer, self.image), self._arithmetic(problem, limits)
         found = [
@@ -52,8 +52,8 @@ class Rates:
 
     def _arithmetic(self, problem: Problem, limits: DeviceLimits) -> float:
         """Return the rate for the types of a problem; 0 where matrix units may exceed what was measured."""
-        told = (getattr(problem, name, "") for name in ("mode", "dtype", "weights"))
-        types = {one for one in told if isinstance(one, str)}
+        named = (getattr(problem, name, "") for name in ("mode", "dtype", "weights"))
+        types = {one for one in named if isinstance(one, str)}
         if limits.has_matrix_units and types - {"float32", ""}:
             return 0.0
         if "int8" in types:

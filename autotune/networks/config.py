@@ -1,4 +1,4 @@
-"""Transformers of Hugging Face: their `config.json`, and the headers of the safetensors files beside it.
+"""Transformers of Hugging Face: their `config.json`, and the headers of the safetensors files next to it.
 
 The configuration gives the sizes; what it leaves to the code of an architecture is in `_DECODERS` and `_ENCODERS`.
 Headers tell the type of the weights, and their shapes must be those of the configuration.
@@ -15,7 +15,7 @@ from autotune.errors import TableError, UsageError
 from autotune.networks import vision
 from autotune.networks.operation import FLOATS, Convolution, Heads, Network, Operation, Step, convolution, step
 from autotune.networks.safetensors import StoredTensor, read_file, read_tensors
-from autotune.networks.settings import Settings, Wanted
+from autotune.networks.settings import Settings, Workload
 from autotune.networks.transformer import (
     Experts,
     Stack,
@@ -46,7 +46,7 @@ _DECODERS: Mapping[str, Mapping[str, Any]] = {
 _OF_IMAGES = ("vit", "deit")
 _ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", *_OF_IMAGES)
 _TIED = ("cohere", "gemma", "gemma2", "gemma3_text", "gpt2", "opt", "t5", "whisper", "starcoder2")
-"""Models whose embeddings are the weights of the last product where a configuration does not tell."""
+"""Models whose embeddings are the weights of the last product where a configuration does not say."""
 _NESTED = {"gemma3": "text_config", "mistral3": "text_config", "llava": "text_config"}
 """Models of text and images: the part that is read."""
 _WITH_ENCODER = ("t5", "whisper")
@@ -55,15 +55,15 @@ DEFAULT_TOKENS = 128
 KNOWN = (*_DECODERS, *_NESTED, *_ENCODERS, *_WITH_ENCODER, *vision.KNOWN)
 
 
-def read_config(path: Path, wanted: Wanted) -> Network:
-    """Return the network of a folder, of its config.json, or of a safetensors file beside one. Raises UsageError."""
+def read_config(path: Path, workload: Workload) -> Network:
+    """Return the network of a folder, of its config.json, or of a safetensors file next to one. Raises UsageError."""
     folder = path if path.is_dir() else path.parent
     file = path if path.suffix == ".json" else folder / "config.json"
     try:
         with file.open("rb") as opened:
             members = parse(opened.read(MAX_BYTES + 1)).members()
         tensors = read_file(path) if path.suffix == ".safetensors" else read_tensors(folder)
-        return _network(Settings({name: node.value for name, node in members.items()}), tensors, wanted)
+        return _network(Settings({name: node.value for name, node in members.items()}), tensors, workload)
     except OSError as error:
         hint = "a model of safetensors has its sizes in a config.json"
         raise UsageError(f"{file}: cannot be read: {error.strerror or error}", hint=hint) from error
@@ -72,7 +72,7 @@ def read_config(path: Path, wanted: Wanted) -> Network:
         raise UsageError(named, hint=error.hint) from error
 
 
-def _network(settings: Settings, tensors: list[StoredTensor], wanted: Wanted) -> Network:
+def _network(settings: Settings, tensors: list[StoredTensor], workload: Workload) -> Network:
     kind, notes = settings.text("model_type"), []
     if kind in _NESTED:
         settings, name = settings.part(_NESTED[kind]), kind
@@ -83,19 +83,19 @@ def _network(settings: Settings, tensors: list[StoredTensor], wanted: Wanted) ->
     dtype, note = _dtype(settings, tensors)
     stored_bytes = sum(one.size_bytes for one in tensors)
     if kind in vision.KNOWN:
-        return vision.network(kind, settings, wanted, dtype, stored_bytes)
+        return vision.network(kind, settings, workload, dtype, stored_bytes)
     kept, quantised = settings.quantised(dtype) if kind in _DECODERS else (dtype, "")
     stacks = _stacks(settings, kind, dtype, kept)
     stack = stacks[-1]
     embeddings = elements_bytes(dtype, stack.hidden * settings.size("vocab_size", default=0))
     is_tied = stack.vocabulary and settings.truth("tie_word_embeddings", default=kind in _TIED)
     computed = sum(map(weight_bytes, stacks)) + (0 if is_tied else embeddings)
-    depth = max(wanted.prompt, wanted.depth) if stack.heads.is_causal else 0
+    depth = max(workload.prompt, workload.depth) if stack.heads.is_causal else 0
     return Network(
         title=f"{kind}, {stack.layers} layers of {stack.hidden}",
-        steps=tuple(_steps(settings, kind, stacks, wanted)),
+        steps=tuple(_steps(settings, kind, stacks, workload)),
         weight_bytes=stored_bytes or computed,
-        cache_bytes=wanted.batch * cache_bytes(stack, depth),
+        cache_bytes=workload.batch * cache_bytes(stack, depth),
         notes=tuple(filter(None, (*notes, note, quantised, *_differences(stacks, tensors)))),
     )
 
@@ -107,12 +107,12 @@ def _dtype(settings: Settings, tensors: list[StoredTensor]) -> tuple[str, str]:
         sizes[one.dtype] += one.size_bytes
     names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
     stored = next((names[kind] for kind, _ in sizes.most_common() if kind in names), "")
-    told = stored or settings.text("torch_dtype") or settings.text("dtype") or "float32"
-    return (told, "") if told in FLOATS else ("float16", f"float16 stands for {told[:20]}")
+    stated = stored or settings.text("torch_dtype") or settings.text("dtype") or "float32"
+    return (stated, "") if stated in FLOATS else ("float16", f"float16 stands for {stated[:20]}")
 
 
 def _differences(stacks: list[Stack], tensors: list[StoredTensor]) -> list[str]:
-    """Return a note for each size of weights of which the files have fewer than the configuration tells."""
+    """Return a note for each size of weights of which the files have fewer than the configuration has."""
     if not tensors or any(stack.weights not in FLOATS for stack in stacks):
         return []
     stored: Counter[tuple[int, ...]] = Counter()
@@ -122,7 +122,7 @@ def _differences(stacks: list[Stack], tensors: list[StoredTensor]) -> list[str]:
     for weight in (weight for stack in stacks for weight in weights(stack) if weight.use is not Use.LAST):
         expected[tuple(sorted((weight.outputs, weight.inputs)))] += weight.count * weight.experts
     return [
-        f"the files have {stored[size]} tensors of {' x '.join(map(str, size))}, the configuration tells of {count}"
+        f"the files have {stored[size]} tensors of {' x '.join(map(str, size))}, the configuration has {count}"
         for size, count in expected.items()
         if stored[size] < count
     ]
@@ -219,55 +219,55 @@ def _whisper(settings: Settings, dtype: str, side: str) -> Stack:
     )
 
 
-def _steps(settings: Settings, kind: str, stacks: list[Stack], wanted: Wanted) -> Iterator[Step]:
-    stack, batch = stacks[-1], wanted.batch
+def _steps(settings: Settings, kind: str, stacks: list[Stack], workload: Workload) -> Iterator[Step]:
+    stack, batch = stacks[-1], workload.batch
     if len(stacks) > 1:
-        yield from _encoded_steps(settings, kind, stacks, wanted)
+        yield from _encoded_steps(settings, kind, stacks, workload)
     elif kind in _OF_IMAGES:
-        yield _step_of_images(settings, kind, stack, wanted)
+        yield _step_of_images(settings, kind, stack, workload)
     elif kind in _ENCODERS:
-        count = wanted.prompt or DEFAULT_TOKENS
+        count = workload.prompt or DEFAULT_TOKENS
         yield _whole(f"{batch} x {count} tokens", stack, Tokens(count=count, keys=count, sequences=batch))
     else:
-        yield from (_whole(title, stack, tokens) for title, tokens in wanted.of_decoder())
+        yield from (_whole(title, stack, tokens) for title, tokens in workload.of_decoder())
 
 
-def _encoded_steps(settings: Settings, kind: str, stacks: list[Stack], wanted: Wanted) -> Iterator[Step]:
+def _encoded_steps(settings: Settings, kind: str, stacks: list[Stack], workload: Workload) -> Iterator[Step]:
     """Yield the step of an encoder, with the keys and values that a decoder makes of it, and one of the decoder."""
     (encoder, decoder), is_sound = stacks, kind == "whisper"
-    count = settings.size("max_source_positions", default=1500) if is_sound else wanted.prompt or DEFAULT_TOKENS
-    tokens = Tokens(count=count, keys=count, sequences=wanted.batch, encoded=count)
+    count = settings.size("max_source_positions", default=1500) if is_sound else workload.prompt or DEFAULT_TOKENS
+    tokens = Tokens(count=count, keys=count, sequences=workload.batch, encoded=count)
     operations = [*products(encoder, tokens), *without_tensors(encoder, tokens)]
     operations += products(decoder, tokens, (Use.ENCODED,))
     if is_sound:
         bins = settings.size("num_mel_bins")
         first = Convolution(
-            batch=wanted.batch, size=(1, 2 * count), channels=bins, filters=encoder.hidden, window=(1, 3),
+            batch=workload.batch, size=(1, 2 * count), channels=bins, filters=encoder.hidden, window=(1, 3),
             padding=(0, 1, 0, 1), words="bias",
         )  # fmt: skip
         both = (first, replace(first, channels=encoder.hidden, stride=(1, 2)))
         operations += [convolution("sound", one, encoder.dtype) for one in both]
-    amount, units = (wanted.batch, "windows") if is_sound else (tokens.rows, "tokens")
+    amount, units = (workload.batch, "windows") if is_sound else (tokens.rows, "tokens")
     yield step(f"the encoder, {count} positions", operations, amount, units)
-    if wanted.depth:
-        last = replace(tokens, count=1, keys=wanted.depth)
-        yield _whole(f"one token with {wanted.depth} in the cache", decoder, last)
+    if workload.depth:
+        last = replace(tokens, count=1, keys=workload.depth)
+        yield _whole(f"one token with {workload.depth} in the cache", decoder, last)
 
 
-def _step_of_images(settings: Settings, kind: str, stack: Stack, wanted: Wanted) -> Step:
+def _step_of_images(settings: Settings, kind: str, stack: Stack, workload: Workload) -> Step:
     side, patch = settings.size("image_size", default=224), settings.size("patch_size", default=16)
-    size = wanted.image or (side, side)
+    size = workload.image or (side, side)
     count = (size[0] // patch) * (size[1] // patch)
     if not count:
         raise UsageError(f"an image of {size[0]}x{size[1]} has no patch of {patch}x{patch}")
     patches = Convolution(
-        batch=wanted.batch, size=size, channels=settings.size("num_channels", default=3), filters=stack.hidden,
+        batch=workload.batch, size=size, channels=settings.size("num_channels", default=3), filters=stack.hidden,
         window=(patch, patch), stride=(patch, patch), words="bias",
     )  # fmt: skip
     count += 2 if kind == "deit" else 1  # what gathers the class, or that and the distilled one
-    tokens = Tokens(count=count, keys=count, sequences=wanted.batch)
+    tokens = Tokens(count=count, keys=count, sequences=workload.batch)
     operations = (convolution("patches", patches, stack.dtype), *_operations(stack, tokens))
-    return step(f"{wanted.batch} x {size[0]}x{size[1]}", operations, wanted.batch, "images")
+    return step(f"{workload.batch} x {size[0]}x{size[1]}", operations, workload.batch, "images")
 
 
 def _whole(title: str, stack: Stack, tokens: Tokens) -> Step:

@@ -21,7 +21,7 @@ from autotune.networks.operation import Operation, Step
 
 @dataclass(frozen=True, kw_only=True)
 class Prospect:
-    """Times of all calls of an operation, nanoseconds; NaN where nothing tells."""
+    """Times of all calls of an operation, nanoseconds; NaN where they cannot be estimated."""
 
     operation: Operation
     now_ns: float
@@ -86,8 +86,8 @@ class Prospects:
     def of_formats(self, step: Step) -> dict[str, float]:
         """Return the time of a step, tuned, if all its quantised weights had one format, by the name of each format.
 
-        Only formats can be told of which products with one token, for which other kernels are than for many, were
-        measured if the step has such products, and with many if it has those.
+        Different kernels multiply with one token and with many. So a format is left out unless products with it were
+        measured for the numbers of tokens that the step has.
         """
         quantised = [one for one in step.operations if one.problem is not None and one.family == "qgemm"]
         others = sum(one.tuned_ns for one in map(self._of, step.operations) if one.operation not in quantised)

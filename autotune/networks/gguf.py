@@ -13,7 +13,7 @@ from autotune.errors import UsageError
 from autotune.kernels.gguf_header import GgufHeader, Tensor, read_header
 from autotune.kernels.language_models import FLOATS, multiplied, product_of
 from autotune.networks.operation import MAX_SIZE, Heads, Network, Operation, other, row_operation, step
-from autotune.networks.settings import Wanted
+from autotune.networks.settings import Workload
 from autotune.networks.transformer import Experts, Stack, Tokens, cache_bytes, without_tensors
 
 _HALVES = (
@@ -43,26 +43,26 @@ class _Values:
         value = self.header.values.get(f"{self.architecture}.{name}", default)
         value = max(value, default=0) if isinstance(value, tuple) else value
         if not isinstance(value, int) or not 0 <= value <= MAX_SIZE:
-            raise UsageError(f"tells of {name} {str(value)[:40]!r}")
+            raise UsageError(f"{name} is {str(value)[:40]!r}, not a size")
         return value
 
 
-def read_gguf(path: Path, wanted: Wanted) -> Network:
+def read_gguf(path: Path, workload: Workload) -> Network:
     """Return the network of a file. Raises UsageError."""
     header = read_header(path)
     try:
-        return _network(header, wanted)
+        return _network(header, workload)
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
 
 
-def _network(header: GgufHeader, wanted: Wanted) -> Network:
+def _network(header: GgufHeader, workload: Workload) -> Network:
     stack, notes = _stack(header), Counter[str]()
     is_encoder = not stack.heads.is_causal
-    prompt = wanted.prompt or (128 if is_encoder else 0)
-    depth = 0 if is_encoder else wanted.depth
+    prompt = workload.prompt or (128 if is_encoder else 0)
+    depth = 0 if is_encoder else workload.depth
     steps = []
-    for title, tokens in replace(wanted, prompt=prompt, depth=depth).of_decoder():
+    for title, tokens in replace(workload, prompt=prompt, depth=depth).of_decoder():
         found = (*_products(header, tokens, notes), *_norms(header, stack, tokens))
         steps.append(step(title, (*found, *without_tensors(stack, tokens)), tokens.rows, "tokens"))
     if any(".ssm_" in one.name for one in header.tensors):
@@ -71,19 +71,19 @@ def _network(header: GgufHeader, wanted: Wanted) -> Network:
         title=f"{header.values.get('general.architecture')}, {stack.layers} layers of {stack.hidden}",
         steps=tuple(steps),
         weight_bytes=header.size_bytes,
-        cache_bytes=0 if is_encoder else wanted.batch * cache_bytes(stack, max(prompt, depth)),
+        cache_bytes=0 if is_encoder else workload.batch * cache_bytes(stack, max(prompt, depth)),
         notes=tuple(notes),
     )
 
 
 def _stack(header: GgufHeader) -> Stack:
-    """Return what the layers are but for their products. Raises UsageError where something is not told."""
+    """Return what the layers are but for their products. Raises UsageError where the header lacks a size."""
     architecture = header.values.get("general.architecture", "")
     values = _Values(header=header, architecture=str(architecture))
     layers, hidden, queries = (values.number(n) for n in ("block_count", "embedding_length", "attention.head_count"))
     if not (layers and hidden and queries):
         missing = f"{architecture}.block_count, embedding_length and attention.head_count"
-        raise UsageError(f"does not tell {missing}", hint="is it a language model?")
+        raise UsageError(f"{missing} are missing", hint="is it a language model?")
     names = {one.name.split(".", 2)[-1] for one in header.tensors}
     size = values.number("attention.key_length", hidden // queries)
     part = values.number("rope.dimension_count", size)

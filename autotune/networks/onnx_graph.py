@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.errors import UsageError
 from autotune.model.problem import ELEMENT_TYPES
 from autotune.networks.operation import MAX_SIZE
-from autotune.networks.settings import Wanted
+from autotune.networks.settings import Workload
 
 if TYPE_CHECKING:
     from onnx import GraphProto, TensorProto, ValueInfoProto
@@ -72,8 +72,8 @@ class Graph:
         return [node for node in self.nodes if name in node.input]
 
 
-def read_graph(path: Path, wanted: Wanted) -> Graph:
-    """Return the graph of a file, its free sizes set to what is wanted. Raises UsageError."""
+def read_graph(path: Path, workload: Workload) -> Graph:
+    """Return the graph of a file, its free sizes set to what is workload. Raises UsageError."""
     try:
         import onnx
     except ImportError as error:
@@ -82,14 +82,14 @@ def read_graph(path: Path, wanted: Wanted) -> Graph:
     try:
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
             model = onnx.ModelProto.FromString(without_weights(data))
-        _set_sizes(model.graph, wanted)
+        _set_sizes(model.graph, workload)
         return _graph(onnx.shape_inference.infer_shapes(model, data_prop=True).graph)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
     except Exception as error:  # the package raises its own errors, and those of protobuf
-        raise UsageError(f"{path}: is no sound ONNX file: {str(error)[:200]}") from error
+        raise UsageError(f"{path}: not a valid ONNX file: {str(error)[:200]}") from error
 
 
 def without_weights(data: bytes | mmap) -> bytes:
@@ -153,7 +153,7 @@ def _varint(number: int) -> bytes:
     return bytes([*out, number])
 
 
-def _set_sizes(graph: "GraphProto", wanted: Wanted) -> None:
+def _set_sizes(graph: "GraphProto", workload: Workload) -> None:
     """Give free sizes of the inputs a value: the batch, the image, the cache, or the tokens.
 
     Raises UsageError where a size that is asked for is fixed to another.
@@ -162,16 +162,16 @@ def _set_sizes(graph: "GraphProto", wanted: Wanted) -> None:
     inputs = [one for one in graph.input if one.name not in constants]
     shapes = [one.type.tensor_type.shape.dim for one in inputs]
     has_cache = any(_is_of_cache(axis) for axes in shapes for axis in axes)
-    tokens = wanted.prompt or (1 if has_cache else DEFAULT_TOKENS)
+    tokens = workload.prompt or (1 if has_cache else DEFAULT_TOKENS)
     free = [axis for axes in shapes for axis in axes if not axis.dim_value]
     for axes in shapes:
         image = _image_axes(axes)
         for number, axis in enumerate(axes):
             if number in image:
-                value = (wanted.image or DEFAULT_IMAGE)[image.index(number)]
+                value = (workload.image or DEFAULT_IMAGE)[image.index(number)]
             else:
-                value = wanted.batch if number == 0 else wanted.depth or tokens if _is_of_cache(axis) else tokens
-            is_asked = (number == 0 and wanted.batch > 1) or (number in image and wanted.image is not None)
+                value = workload.batch if number == 0 else workload.depth or tokens if _is_of_cache(axis) else tokens
+            is_asked = (number == 0 and workload.batch > 1) or (number in image and workload.image is not None)
             if axes is shapes[0] and is_asked and axis.dim_value not in (0, value):
                 hint = "export it with free axes"
                 raise UsageError(f"has a fixed size of {axis.dim_value} where {value} is asked for", hint=hint)

@@ -22,7 +22,7 @@ from autotune.networks.operation import (
     row_operation,
     step,
 )
-from autotune.networks.settings import Wanted
+from autotune.networks.settings import Workload
 
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Dropout", "Constant", "Size")
 """Operators that move nothing."""
@@ -36,9 +36,9 @@ class _UnknownError(Exception):
     """The size of an operation is not known."""
 
 
-def read_onnx(path: Path, wanted: Wanted) -> Network:
+def read_onnx(path: Path, workload: Workload) -> Network:
     """Return the network of a file. Raises UsageError."""
-    graph = read_graph(path, wanted)
+    graph = read_graph(path, workload)
     unknown: Counter[str] = Counter()
     fused: set[str] = set()
     operations: list[Operation] = []

@@ -66,7 +66,7 @@ class Network:
     title: str
     steps: tuple[Step, ...]
     weight_bytes: int
-    """Bytes of the weights as stored; 0 where the file does not tell."""
+    """Bytes of the weights as stored; 0 where the file does not say."""
     cache_bytes: int = 0
     """Bytes of keys and values that a decoder keeps for all sequences at the depth asked for."""
     notes: tuple[str, ...] = ()

@@ -65,7 +65,7 @@ def _tensors(header: Node) -> Iterator[StoredTensor]:
         shape = fields["shape"].value
         is_shape = isinstance(shape, list) and len(shape) <= MAX_AXES
         if not is_shape or any(type(size) is not int or not 0 <= size <= MAX_AXIS for size in shape):
-            raise fields["shape"].wrong("is no shape")
+            raise fields["shape"].wrong("is not a shape")
         dtype, count = str(fields["dtype"].value)[:16], 1
         for size in shape:
             count *= size

@@ -1,4 +1,4 @@
-"""What is asked of a network, and the members of a configuration, which are bounded."""
+"""The workload of a network, and the members of a configuration, which are bounded."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from autotune.networks.transformer import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Workload:
     """The steps to list, of a model that has them."""
 
     prompt: int = 0
@@ -62,7 +62,7 @@ class Settings:
         if name is None and default is not None:
             return default
         if name is None:
-            raise UsageError(f"does not tell {names[0]}", hint="is it the config.json of a model?")
+            raise UsageError(f"{names[0]} is missing", hint="is it the config.json of a model?")
         found = self._members[name]
         if type(found) is not int or not 0 <= found <= MAX_SIZE or (found == 0 and default != 0):
             raise UsageError(f"{name} is {str(found)[:40]!r}, not a size")
@@ -72,7 +72,7 @@ class Settings:
         """Return a list of at most 64 sizes."""
         found = self._members.get(name)
         if not isinstance(found, list) or not 1 <= len(found) <= 64:
-            raise UsageError(f"{name} is no list of 1 to 64 sizes")
+            raise UsageError(f"{name} must be a list of 1 to 64 sizes")
         return tuple(Settings({name: one}).size(name) for one in found)
 
     def fraction(self, *names: str) -> float:
@@ -101,16 +101,16 @@ class Settings:
 
     @property
     def method(self) -> str:
-        """How the weights are quantised; empty if they are not, or it is not told."""
-        told = self._members.get("quantization_config")
-        return Settings(told).text("quant_method")[:20] if isinstance(told, dict) else ""
+        """How the weights are quantised; empty if they are not, or the configuration does not say."""
+        stated = self._members.get("quantization_config")
+        return Settings(stated).text("quant_method")[:20] if isinstance(stated, dict) else ""
 
     def quantised(self, dtype: str) -> tuple[str, str]:
         """Return the format of the layers' weights, `dtype` for plain ones, and a note where that is not the stored."""
-        told = self._members.get("quantization_config")
-        if not isinstance(told, dict) or self.method == "mxfp4":  # which only experts have
+        stated = self._members.get("quantization_config")
+        if not isinstance(stated, dict) or self.method == "mxfp4":  # which only experts have
             return dtype, ""
-        settings = Settings(told)
+        settings = Settings(stated)
         bits = settings.size("bits", "w_bit", default=0)
         has_zeros = settings.truth("zero_point", default=not settings.truth("sym", default=False))
         name = f"int4{'z' if has_zeros else ''}-g{settings.size('group_size', 'q_group_size', default=0)}"

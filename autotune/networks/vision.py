@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from autotune.networks.operation import Convolution, Network, Operation, convolution, other, product, reduction, step
-from autotune.networks.settings import Settings, Wanted
+from autotune.networks.settings import Settings, Workload
 
 KNOWN = ("resnet", "mobilenet_v1", "mobilenet_v2")
 _V1 = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *((512, 1),) * 5, (1024, 2), (1024, 1))
@@ -19,11 +19,11 @@ _V2 = (
 """Filters and stride of each inverted residual after the first."""
 
 
-def network(kind: str, settings: Settings, wanted: Wanted, dtype: str, weight_bytes: int) -> Network:
+def network(kind: str, settings: Settings, workload: Workload, dtype: str, weight_bytes: int) -> Network:
     """Return the network of a configuration. Raises UsageError."""
     side = settings.size("image_size", default=224)
-    size = wanted.image or (side, side)
-    net = _Layers(batch=wanted.batch, size=size, channels=settings.size("num_channels", default=3), dtype=dtype)
+    size = workload.image or (side, side)
+    net = _Layers(batch=workload.batch, size=size, channels=settings.size("num_channels", default=3), dtype=dtype)
     operations = [
         *{"resnet": _resnet, "mobilenet_v1": _mobilenet_v1, "mobilenet_v2": _mobilenet_v2}[kind](net, settings)
     ]
@@ -31,10 +31,10 @@ def network(kind: str, settings: Settings, wanted: Wanted, dtype: str, weight_by
     operations.append(reduction("pool", net.batch * net.channels, pixels, "mean", dtype=dtype))
     if labels := settings.labels(1):
         operations.append(product("classifier", net.batch, labels, net.channels, weights=dtype))
-    title = f"{wanted.batch} x {size[0]}x{size[1]}"
+    title = f"{workload.batch} x {size[0]}x{size[1]}"
     return Network(
         title=f"{kind} for images of {size[0]}x{size[1]}",
-        steps=(step(title, operations, wanted.batch, "images"),),
+        steps=(step(title, operations, workload.batch, "images"),),
         weight_bytes=weight_bytes,
         notes=("norms are counted as part of the convolutions before them",),
     )
@@ -123,12 +123,12 @@ class _Depth:
     """Channels times the multiplier of a configuration, in whole eighths as TensorFlow's rule rounds them."""
 
     def __init__(self, settings: Settings) -> None:
-        told = settings.get("depth_multiplier")
-        self._factor = told if isinstance(told, int | float) and 0 < told <= 16 else 1
+        stated = settings.get("depth_multiplier")
+        self._factor = stated if isinstance(stated, int | float) and 0 < stated <= 16 else 1
         self._step = settings.size("depth_divisible_by", default=8)
         self._least = settings.size("min_depth", default=8)
 
     def __call__(self, channels: int) -> int:
-        wanted = channels * self._factor
-        rounded = max(self._least, int(wanted + self._step / 2) // self._step * self._step)
-        return rounded + self._step if rounded < 0.9 * wanted else rounded
+        exact = channels * self._factor
+        rounded = max(self._least, int(exact + self._step / 2) // self._step * self._step)
+        return rounded + self._step if rounded < 0.9 * exact else rounded

@@ -1,4 +1,4 @@
-"""What is stored about a device besides trials: its checkup, its measured rates, and faults from imported tables."""
+"""What is stored about a device apart from trials: its checkup, measured rates, and faults from imported tables."""
 
 import json
 

@@ -97,6 +97,6 @@ class TestRuntime:
             ("larger than the padded image", lambda: conv(x[:, :2], weights)),
             ("shares memory", lambda: conv(on_device, conv.prepare(drawn(5, 5, 3, 3)), on_device, window=PADDED)),
         ]  # fmt: skip
-        for told, wrong in cases:
-            with pytest.raises(ProblemError, match=told):
+        for message, wrong in cases:
+            with pytest.raises(ProblemError, match=message):
                 wrong()

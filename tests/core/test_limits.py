@@ -242,8 +242,8 @@ def test_the_command_keeps_and_prints(tmp_path: Any, run: Run, monkeypatch: pyte
     place = str(tmp_path / "store.sqlite")
     shown = run(["limits", "--device", pocl.slug, "--db", place]).out
     assert "100 GB/s read from buffers" in shown and "48 floats in a work-item" in shown
-    told = json.loads(run(["limits", "--device", pocl.slug, "--db", place, "--json"]).out)
-    assert told["float16"] == 4000.0 and told["device"] == pocl.slug
+    printed = json.loads(run(["limits", "--device", pocl.slug, "--db", place, "--json"]).out)
+    assert printed["float16"] == 4000.0 and printed["device"] == pocl.slug
     with Store.open(place) as store:
         assert store.rates(pocl) == GIVEN
 
@@ -261,8 +261,8 @@ def test_show_says_which_limit_binds(tmp_path: Any, run: Run, pocl: Device) -> N
         shown = " ".join(run(command).out.split())
         assert "limited by arithmetic: 52% of the arithmetic rate, 25% of the memory rate" in shown
         assert "launch takes 5 us, longer than the kernel" in shown
-    told = json.loads(run(["lookup", *arguments, "--json"]).out)
-    assert told["shares_of_limits"] == pytest.approx({"arithmetic": 0.5243, "memory": 0.2458}, abs=1e-3)
+    printed = json.loads(run(["lookup", *arguments, "--json"]).out)
+    assert printed["shares_of_limits"] == pytest.approx({"arithmetic": 0.5243, "memory": 0.2458}, abs=1e-3)
     with Store.open(place) as store:
         store.keep_rates(pocl, Rates(buffer=10.0))
     assert "limited by a cache, which holds its operands: 246%" in " ".join(run(["show", *arguments]).out.split())

@@ -182,8 +182,8 @@ def test_memory_of_a_network(tmp_path: Path) -> None:
 
 
 def test_weights_of_four_bits_are_quantised_products(tmp_path: Path) -> None:
-    told = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
-    (step,) = configured(tmp_path, {**DECODERS["Llama-2-7B"].config, "quantization_config": told}, depth=10).steps
+    method = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+    (step,) = configured(tmp_path, {**DECODERS["Llama-2-7B"].config, "quantization_config": method}, depth=10).steps
     assert calls(step, "qgemm") == {
         "4096x1x4096 int4z-g128": 128, "11008x1x4096 int4z-g128": 64, "4096x1x11008 int4z-g128": 32,
     }  # fmt: skip

@@ -174,8 +174,8 @@ def test_a_cache_has_the_depth_that_is_asked_for(tmp_path: Path) -> None:
     nodes = [onnx.helper.make_node("MatMul", ["q", "keys"], ["scores"])]
     inputs: dict[str, Sequence[int | str]] = {"q": ["batch", 8, "tokens", 64], "keys": ["batch", 8, 64, "past_length"]}
     path = graph_file(tmp_path / "model.onnx", nodes, inputs, {})
-    for wanted, shape in (({"depth": 100}, "1x100x64 batch=8"), ({"prompt": 16}, "16x16x64 batch=8")):
-        (step,) = read(path, **wanted).steps
+    for workload, shape in (({"depth": 100}, "1x100x64 batch=8"), ({"prompt": 16}, "16x16x64 batch=8")):
+        (step,) = read(path, **workload).steps
         assert calls(step, "gemm") == {shape: 1}
 
 
@@ -183,9 +183,9 @@ def test_fixed_sizes_stay(tmp_path: Path) -> None:
     nodes = [onnx.helper.make_node("Relu", ["x"], ["y"])]
     path = graph_file(tmp_path / "model.onnx", nodes, {"x": [1, 3, 8, 8]}, {})
     assert read(path).steps[0].bytes_moved == 2 * 4 * 3 * 64
-    for wanted in ({"batch": 2}, {"image": (9, 9)}):
+    for workload in ({"batch": 2}, {"image": (9, 9)}):
         with pytest.raises(UsageError, match=r"has a fixed size of"):
-            read(path, **wanted)
+            read(path, **workload)
 
 
 def test_weights_are_left_out_before_anything_is_parsed(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def field_of(number: int, content: bytes) -> bytes:
         (b"\x0b\x00", "is cut off"),
         (field_of(7, b"\x0a\xff\x01"), "is cut off"),
         (field_of(7, field_of(2, bytes(MAX_FIELD + 1))), r"has a field of \d+ bytes in a graph"),
-        (field_of(7, field_of(1, field_of(4, b"\xff\xfe"))), "is no sound ONNX file"),
+        (field_of(7, field_of(1, field_of(4, b"\xff\xfe"))), "not a valid ONNX file"),
         (field_of(2, b"nobody"), "has no graph"),
         (field_of(7, field_of(5, field_of(8, b"w") + b"\x08" + b"\xff" * 9 + b"\x01")), "has no graph|tensor of shape"),
     ],

@@ -89,7 +89,7 @@ def test_networks_as_convolutions_match_published_totals() -> None:
     assert {name: sum(r.calls for r in requests) for name, requests in found.items()} == {
         "resnet50": 53, "mobilenetv2": 52, "sd-unet": 22 * 2 + 3 + 3 + 2,
     }  # fmt: skip
-    # 0.22 billion multiply-adds are told for MobileNetV3 large, of which 4 million are on one pixel or fully connected.
+    # The paper states 0.22 billion multiply-adds for MobileNetV3 large; 4 million are on one pixel or fully connected.
     assert _multiply_adds(preset("mobilenetv3", family="conv")) == pytest.approx(217e6, rel=0.03)
     assert preset("mobilenetv3") == preset("mobilenetv3", family="conv"), "it has no products"
     assert {request.problem.family for request in preset("resnet50")} == {"gemm"}

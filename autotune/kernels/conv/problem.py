@@ -72,9 +72,9 @@ _REASONS = {
     f"batch * ({OUT_HEIGHT}) * ({OUT_WIDTH}) <= {MAX_ELEMENTS} and ({OUTPUT_ELEMENTS}) <= {MAX_ELEMENTS}":
         f"the output has more than {MAX_ELEMENTS} elements",
 }  # fmt: skip
-"""What is told where a condition does not hold; each is evaluated only where those before it hold."""
+"""The error for each condition that does not hold; a condition is evaluated only if those before it hold."""
 CONDITIONS = tuple(_REASONS)
-"""What holds for every problem besides the least values."""
+"""Conditions of every problem, in addition to the least values."""
 _CONDITIONS = [(Expression(condition), reason) for condition, reason in _REASONS.items()]
 
 BYTES_MOVED = Expression(
