@@ -27,6 +27,7 @@ from invented_clock import Clock
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+    from xdist.scheduler import Scheduling
 
     from autotune.measure.measurer import Measurer
 
@@ -54,6 +55,18 @@ def fail_missing_tools(report: _Report) -> _Report:
         report.outcome = "failed"
         report.longrepr = f"{reason}\n(no test is skipped where CI is set)"
     return report
+
+
+_crashed: set[str] = set()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: "Scheduling") -> None:
+    """Run a test once more whose process died, since PoCL 3.0 has ended processes at tests that pass alone."""
+    if crashitem not in _crashed:
+        _crashed.add(crashitem)
+        report.outcome = "rerun"  # type: ignore[assignment]
+        sched.mark_test_pending(crashitem)
 
 
 @pytest.hookimpl(wrapper=True)
