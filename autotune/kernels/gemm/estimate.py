@@ -9,9 +9,10 @@ weights of `local_tile` on a GPU are fitted to 6,087 times at 143 sizes on the H
 (geometric mean) of the speed of the fastest one measured there, and 0.95 to 0.96 at sizes that the weights were not
 fitted to. In other types and layouts it reaches 0.94 to 0.97 of the tuned speed (scripts/results/rule_h200.json). The
 CPU weights of conversions and of vectors that do not fit the registers are fitted to 227 times at 7 products on an AMD
-Zen 3 (AVX2), where one micro-tile for all processors reached 0.33 of the fastest in float32. Those of `matrix_tile` are
-fitted to 422 times at 34 products on an H100, where the first candidate reaches 0.98 of the fastest. The registers of
-tall tiles are fitted to 13 products with 12 to 32 columns there (0.96 for 0.91 before).
+Zen 3 (AVX2), where one micro-tile for all processors reached 0.33 of the fastest in float32; of OpenBLAS's speed the
+first candidate reaches 0.91 there (30 products, one core). Those of `matrix_tile` are fitted to 422 times at 34
+products on an H100, where the first candidate reaches 0.98 of the fastest. The registers of tall tiles are fitted to 13
+products with 12 to 32 columns there (0.96 for 0.91 before).
 """
 
 from collections.abc import Callable
@@ -46,7 +47,8 @@ _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // c
 _MEMORY = f"batch * (m * k + k * n + m * n) * element_bytes * memory // {_PARTS_OF_MEMORY}"
 _WORK = (
     "(work + of_bytes * element_bytes + convert * (1 - element_bytes // 4) "
-    "+ gather * (1 - trans_b) * min(n - spared, 16) + crowd * max(1 - min(ldb % 1024, 1), min(k // 4096, 1)))"
+    "+ gather * (1 - trans_b) * min(n - spared, 16) "
+    "+ crowd * max(1 - min(ldb % 1024, 1), min(k // 2048 + ldb // 4096, 1)))"
 )
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
 _WANTED = f"min(max(batch * m * n // (items_wanted * max(compute_units, {FEWEST_UNITS})), outputs_least), outputs_most)"
@@ -78,7 +80,7 @@ class _Weights:
     """An element loaded from a cache; an image's cache and local memory cost half as much, `vload` twice."""
     crowded: int
     """Surcharge on an element of B when its rows share few places of a cache, because they begin a multiple of 4 KiB
-    apart, or when there are so many rows that the columns a work-group returns to do not fit."""
+    apart, or when there are so many rows, or they are so long, that the columns a work-group returns to do not fit."""
     far: int
     """An element that a work-group loads once for all its work-items."""
     copy: int

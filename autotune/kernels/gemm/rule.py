@@ -181,7 +181,7 @@ def _variants(start: Configuration, limits: DeviceLimits, machine: Machine) -> I
         tiles = start.number("tiles_m")
         yield from (_changed(start, tiles_m=tiles >> halved) for halved in range(1, tiles.bit_length() - 1))
         for tile in _tiles_of_processor(start, limits):
-            yield from (_changed(tile, tiles_m=high) for high in (4, 16, tiles))
+            yield from (_changed(tile, tiles_m=high) for high in (4, 8, 16, 32, tiles))
     if start.algorithm == "local_tile" and not limits.is_cpu:
         yield from _tile_variants(start, limits)
     if start.algorithm == "matrix_tile" and limits.has_matrix_units:

@@ -377,7 +377,7 @@ PANEL = Algorithm(
             "accumulator_bytes * micro_tile_n * (tile_k + tiles_m * micro_tile_m) <= local_memory_bytes",
             "the copy of B and the sums exceed local memory",
         ),
-        constraint("rows_to_do", "(tiles_m - 1) * micro_tile_m < m", "some micro-tiles would have no row to compute"),
+        constraint("rows_to_do", "(tiles_m - 1) * micro_tile_m < 2 * m", "most micro-tiles would have no row"),
         constraint("columns_to_do", "micro_tile_n <= 2 * n", "most of a micro-tile would have no column to compute"),
         constraint("panel_within_k", "tile_k <= 64 or tile_k < 2 * k", "one panel is longer than k"),
         constraint("step_within_k", "unroll < 2 * k", "one step is longer than k"),
