@@ -5,7 +5,7 @@ import shutil
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -27,7 +27,6 @@ from invented_clock import Clock
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
-    from xdist.scheduler import Scheduling
 
     from autotune.measure.measurer import Measurer
 
@@ -61,7 +60,7 @@ _crashed: set[str] = set()
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: "Scheduling") -> None:
+def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: Any) -> None:
     """Run a test once more whose process died, since PoCL 3.0 has ended processes at tests that pass alone."""
     if crashitem not in _crashed:
         _crashed.add(crashitem)
