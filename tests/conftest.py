@@ -82,7 +82,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 def published(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of published tables that searches begin with: empty, since what is published must change no test."""
     folder = tmp_path_factory.mktemp("published")
-    monkeypatch.setattr(transfer, "_tables", lambda: Shipped(folder))
+    monkeypatch.setattr(transfer, "shipped", lambda: Shipped(folder))
     return folder
 
 

@@ -65,11 +65,11 @@ class TuningTable:
         if path is not None:
             table._fill(_read(Path(path), may_be_missing=False), str(path), None, Path(path).name)
             return table
-        from autotune.lookup.contents import Layers, Shipped
-        from autotune.paths import data_folder, default_database
+        from autotune.lookup.contents import Layers, shipped
+        from autotune.paths import default_database
 
         own = default_database()
-        contents = Layers(_read(own, may_be_missing=True), Shipped(data_folder("db") / "tables"))
+        contents = Layers(_read(own, may_be_missing=True), shipped())
         misses = None
         if log_misses:
             from autotune.lookup.misses import MissLog

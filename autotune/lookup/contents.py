@@ -4,11 +4,13 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from autotune.lookup.answer import Entry, table_order
 from autotune.model.device import Device
 from autotune.model.problem import Problem
+from autotune.paths import data_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,6 +108,12 @@ class Shipped(Contents):
             read = read_json(self._files[slug])
             self._shelves |= read._shelves
             self._devices |= read._devices  # last, since another thread may be looking
+
+
+@cache
+def shipped() -> Shipped:
+    """Return the tables of this installation, each of which a process reads once."""
+    return Shipped(data_folder("db") / "tables")
 
 
 class Layers(Contents):

@@ -1,16 +1,14 @@
 """What other sizes and other devices teach a search: configurations to try first, and priors of its model."""
 
-import functools
 import math
 from collections.abc import Iterator
 
 from autotune.lookup.answer import distance
-from autotune.lookup.contents import Shipped
+from autotune.lookup.contents import shipped
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import TrialState, Winner
-from autotune.paths import data_folder
 from autotune.propose.prior import Source
 from autotune.space.family import KernelFamily
 from autotune.store import Store
@@ -75,7 +73,7 @@ class Transfer:
 
     def _published(self) -> Iterator[Configuration]:
         """Yield the winner of the nearest problem in each published table of this family, this device's own first."""
-        tables = _tables()
+        tables = shipped()
         for slug in sorted(tables.slugs(), key=lambda slug: slug != self._device.slug):
             device = tables.device(slug)
             if device and device.family == self._device.family:
@@ -99,8 +97,3 @@ class Transfer:
             configurations=tuple(self._family.complete(trial.configuration) for trial in complete),
             log_times=tuple(math.log(trial.time_ns) for trial in complete),
         )
-
-
-@functools.cache
-def _tables() -> Shipped:
-    return Shipped(data_folder("db") / "tables")

@@ -9,8 +9,7 @@ from autotune.errors import AutotuneError, DeviceSelectionError
 from autotune.kernels import find_family
 from autotune.lookup import TuningTable
 from autotune.lookup.answer import Tuned, plain_tuned
-from autotune.lookup.contents import Shipped, entries_of
-from autotune.paths import data_folder
+from autotune.lookup.contents import entries_of, shipped
 from autotune.service.submission import chosen_device
 from autotune.store import Store
 
@@ -29,8 +28,7 @@ class Lookups:
         self._read = -1
         self._remembered: dict[bytes, bytes] = {}
         self._remembered_bytes = 0
-        self._shipped = Shipped(data_folder("db") / "tables")
-        self.use(TuningTable([], []).over(self._shipped))
+        self.use(TuningTable([], []).over(shipped()))
 
     def read_again(self) -> TuningTable | None:
         """Return a new table if there is a new winner, else None. Raises StoreError."""
@@ -41,7 +39,7 @@ class Lookups:
         entries = entries_of(devices, self._store.best())
         table = TuningTable(devices, entries, source="the service")
         self._read = now
-        return table.over(self._shipped)
+        return table.over(shipped())
 
     def use(self, table: TuningTable) -> None:
         """Answer from this table from now on, and clear the cache."""

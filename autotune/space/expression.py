@@ -82,13 +82,13 @@ class Expression:
         """Return the expression with these values substituted and constants folded, which is faster to evaluate."""
         return Expression(ast.unparse(_Known(values).visit(ast.parse(self.text, mode="eval").body)))
 
-    @property
+    @cached_property
     def definitions(self) -> list["Expression"]:
         """Conditions under which it has a value, in order: that nothing that is evaluated divides by 0."""
         conditions = definitions_of(ast.parse(self.text, mode="eval").body)
         return [Expression(text) for text in dict.fromkeys(map(ast.unparse, conditions))]
 
-    @property
+    @cached_property
     def conjuncts(self) -> list["Expression"]:
         """Conditions that hold together where this one holds: the operands of its outermost `and`."""
         tree = ast.parse(self.text, mode="eval").body

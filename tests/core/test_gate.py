@@ -31,6 +31,8 @@ from factories import UNOPTIMIZED, quick_job
 
 PARTS = 4
 """Tests of one algorithm, so that they can run at the same time."""
+FEWEST = 6
+"""Samples of an algorithm, of which every value needs fewer; its other problems are left to the long tests."""
 
 ALGORITHMS = [(name, algorithm.name) for name in family_names() for algorithm in find_family(name).algorithms]
 
@@ -53,13 +55,13 @@ def sample_of(family: str, algorithm: str, limits: DeviceLimits, strength: int) 
     samples = covering_sample(spaces, algorithm, strength=strength, cost=building_cost, seed=1)
     if strength > 1:
         return samples
-    few: list[Sample] = []
-    seen: set[tuple[str, Value]] = set()
-    for number, sample in enumerate(samples):
-        values = set(dict(sample.configuration.values).items())
-        if not values <= seen or number % 6 == 0:  # of those that add a problem only, the long tests take the rest
-            few.append(sample)
-            seen |= values
+    left, few = samples, list[Sample]()
+    missing = {value for sample in samples for value in sample.configuration.values}
+    while left and (missing or len(few) < FEWEST):
+        best = max(left, key=lambda sample: len(missing.intersection(sample.configuration.values)))
+        missing -= set(best.configuration.values)
+        few.append(best)
+        left = [sample for sample in left if sample is not best]
     return few
 
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import shutil
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,11 +46,24 @@ class Recorder:
         self.finished.append(recheck)
 
 
+@pytest.fixture(scope="module")
+def tuned(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of which each test gets a copy."""
+    path = Path(shutil.copy(empty_database, tmp_path_factory.mktemp("tuned")))
+    with Store.open(path) as store:
+        assert won(search(store, FakeWorker(invented_time), trials=24)).verdict is Verdict.FASTER
+    return path
+
+
+@pytest.fixture
+def db_file(tmp_path: Path, tuned: Path) -> Path:
+    return Path(shutil.copy(tuned, tmp_path / "tuning.sqlite"))
+
+
 @pytest.fixture
 def winner(store: Store) -> Winner:
     """Tuned before anything changed."""
-    winner = won(search(store, FakeWorker(invented_time), trials=24))
-    assert winner.verdict is Verdict.FASTER
+    [winner] = store.best(DEVICE.slug)
     return winner
 
 

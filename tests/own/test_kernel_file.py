@@ -715,10 +715,10 @@ def test_arguments_that_the_preprocessor_decides_are_left_to_the_compiler(
 
 
 def test_a_source_that_is_made_to_hang_the_comparison_of_arguments_is_read_at_once(folder: Path) -> None:
-    (folder / "scale.cl").write_text(f"{SOURCE}// {'/* ' * 100_000}\nint a = 1; {'typedef ' * 30_000}{'/* ' * 200_000}")
+    (folder / "scale.cl").write_text(f"{SOURCE}// {'/* ' * 100_000}\nint a = 1; {'typedef ' * 10_000}{'/* ' * 200_000}")
     began = time.process_time()
     family_of(folder)
-    assert time.process_time() - began < 20.0
+    assert time.process_time() - began < 7.0
 
 
 def test_a_kernel_may_get_its_name_from_an_option_of_the_compiler(folder: Path) -> None:

@@ -1,6 +1,8 @@
 """Fixtures of the tests of the service."""
 
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +10,7 @@ import pytest
 
 from autotune.service.remote import Client
 from autotune.service.store import ServiceStore
+from autotune.testing import INVENTED_PROCESSOR
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
@@ -37,9 +40,8 @@ def client(server: "Service") -> Iterator[Client]:
         yield opened
 
 
-@pytest.fixture
-def api(store: ServiceStore) -> Iterator["TestClient"]:
-    """A service without tokens, asked without HTTP."""
+@contextmanager
+def _asked(store: ServiceStore) -> Iterator["TestClient"]:
     from starlette.testclient import TestClient
 
     from autotune.service.access import Access
@@ -48,3 +50,19 @@ def api(store: ServiceStore) -> Iterator["TestClient"]:
 
     with TestClient(make_app(Service(store), Access()), base_url="http://localhost") as client:
         yield client
+
+
+@pytest.fixture
+def api(store: ServiceStore) -> Iterator["TestClient"]:
+    """A service without tokens, asked without HTTP."""
+    with _asked(store) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def unchanged_api(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator["TestClient"]:
+    """The same for all tests of a file, which only read, or are refused; it knows the invented processor."""
+    with ServiceStore.open(Path(shutil.copy(empty_database, tmp_path_factory.mktemp("unchanged")))) as store:
+        store.add_device(INVENTED_PROCESSOR)
+        with _asked(store) as client:
+            yield client

@@ -82,8 +82,8 @@ def test_every_file_is_served_under_a_policy_without_exceptions(api: TestClient)
 
 
 @pytest.mark.parametrize("name", ["../app.py", "..%2fapp.py", "%2e%2e/app.py", "vendor/", "", "nothing.js", "\x00"])
-def test_nothing_else_is_served(api: TestClient, name: str) -> None:
-    assert api.get(f"/page/{name.replace(chr(0), '%00')}").status_code == 404
+def test_nothing_else_is_served(unchanged_api: TestClient, name: str) -> None:
+    assert unchanged_api.get(f"/page/{name.replace(chr(0), '%00')}").status_code == 404
 
 
 def test_files_refer_to_each_other_alone() -> None:

@@ -152,20 +152,22 @@ def test_bodies_are_bounded_whether_they_tell_their_length_or_not(api: TestClien
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_names_are_refused_everywhere(api: TestClient, name: str) -> None:
+def test_hostile_names_are_refused_everywhere(unchanged_api: TestClient, name: str) -> None:
     sent = [JOB | {"device": name}, JOB | {"family": name}, JOB | {"presets": [name]}, JOB | {"algorithms": [name]}]
     for form in [*sent, JOB | {"shapes": [f"64,64,64 {name}" if name in ("\ud800", "\x1b[2J") else name or ","]}]:
-        answer = api.post("/api/jobs", content=json.dumps(form), headers={"Content-Type": "application/json"})
+        answer = unchanged_api.post("/api/jobs", content=json.dumps(form), headers={"Content-Type": "application/json"})
         message = refusal(answer, answer.status_code)
         assert answer.status_code in (400, 404, 422)
         assert len(message) < 1000
     for question in ({"device": name, "shape": "64,64,64"}, {"device": SLUG, "shape": name}):
         if "\ud800" not in name:
-            assert api.get("/api/lookup", params=question).status_code in (400, 404, 422)
+            assert unchanged_api.get("/api/lookup", params=question).status_code in (400, 404, 422)
     worker = {"name": name, "secret": "0" * 64, "session": "0" * 32, "code": "1", "selector": "0:0", "device": {}}
-    answer = api.post("/api/workers", content=json.dumps(worker), headers={"Content-Type": "application/json"})
+    answer = unchanged_api.post(
+        "/api/workers", content=json.dumps(worker), headers={"Content-Type": "application/json"}
+    )
     assert answer.status_code in (409, 422)
-    assert api.get("/api/jobs").json() == {"jobs": []}
+    assert unchanged_api.get("/api/jobs").json() == {"jobs": []}
 
 
 @pytest.mark.parametrize(
@@ -179,17 +181,17 @@ def test_hostile_names_are_refused_everywhere(api: TestClient, name: str) -> Non
     ],
     ids=str,
 )  # fmt: skip
-def test_jobs_that_cannot_be_are_refused(api: TestClient, change: dict[str, Any]) -> None:
-    answer = api.post("/api/jobs", json=JOB | change)
+def test_jobs_that_cannot_be_are_refused(unchanged_api: TestClient, change: dict[str, Any]) -> None:
+    answer = unchanged_api.post("/api/jobs", json=JOB | change)
     refusal(answer, answer.status_code)
     assert answer.status_code in (400, 404, 422)
-    assert api.get("/api/jobs").json() == {"jobs": []}
+    assert unchanged_api.get("/api/jobs").json() == {"jobs": []}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"device": NaN}', b"[" * 100_000, b"\xff\xfe"])
-def test_bodies_that_are_no_json_are_refused(api: TestClient, body: bytes) -> None:
+def test_bodies_that_are_no_json_are_refused(unchanged_api: TestClient, body: bytes) -> None:
     for path in ("/api/jobs", "/api/workers", "/api/tables"):
-        answer = api.post(path, content=body, headers={"Content-Type": "application/json"})
+        answer = unchanged_api.post(path, content=body, headers={"Content-Type": "application/json"})
         refusal(answer, answer.status_code)
         assert answer.status_code in (400, 422)
 

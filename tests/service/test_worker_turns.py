@@ -26,17 +26,17 @@ WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
 
 
 @pytest.fixture
-def here(api: TestClient) -> str:
+def here(unchanged_api: TestClient) -> str:
     """The path of the turns of a worker."""
     worker = {
         "name": "w1", "secret": "0" * 64, "session": SESSION, "code": code_version(), "selector": "0:0",
         "device": plain_device(INVENTED_PROCESSOR),
     }  # fmt: skip
-    return f"/api/workers/{api.post('/api/workers', json=worker).json()['id']}/turn"
+    return f"/api/workers/{unchanged_api.post('/api/workers', json=worker).json()['id']}/turn"
 
 
-def test_turn_without_news_has_nothing(api: TestClient, here: str) -> None:
-    answer = api.post(here, json=TURN)
+def test_turn_without_news_has_nothing(unchanged_api: TestClient, here: str) -> None:
+    answer = unchanged_api.post(here, json=TURN)
     assert (answer.status_code, answer.json()) == (200, NOTHING)
 
 
@@ -50,25 +50,25 @@ BAD = [
 
 
 @pytest.mark.parametrize("body", BAD, ids=range(len(BAD)))
-def test_malformed_turn_is_refused(api: TestClient, here: str, body: bytes) -> None:
+def test_malformed_turn_is_refused(unchanged_api: TestClient, here: str, body: bytes) -> None:
     if b"session" not in body and body != b"{}":
         body = body.replace(b'{"', f'{{"session": "{SESSION}", "'.encode(), 1)
-    answer = api.post(here, content=body, headers=JSON)
+    answer = unchanged_api.post(here, content=body, headers=JSON)
     assert 400 <= answer.status_code < 500
     assert answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", [f"/api/workers/{ID}/turn", "/api/workers/x/turn"])
-def test_turn_of_an_unknown_worker_is_refused(api: TestClient, path: str) -> None:
-    assert api.post(path, json=TURN, follow_redirects=False).status_code in (404, 422)
+def test_turn_of_an_unknown_worker_is_refused(unchanged_api: TestClient, path: str) -> None:
+    assert unchanged_api.post(path, json=TURN, follow_redirects=False).status_code in (404, 422)
 
 
-def test_turn_is_bounded_and_may_come_in_pieces(api: TestClient, here: str) -> None:
+def test_turn_is_bounded_and_may_come_in_pieces(unchanged_api: TestClient, here: str) -> None:
     body = json.dumps(TURN).encode()
-    assert api.post(here, content=iter([body[:9], body[9:]]), headers=JSON).json() == NOTHING
+    assert unchanged_api.post(here, content=iter([body[:9], body[9:]]), headers=JSON).json() == NOTHING
     large = body[:-1] + b" " * MAX_BODY_BYTES + b"}"
     for content in (large, iter([large[:100], large[100:]])):
-        answer = api.post(here, content=content, headers=JSON)
+        answer = unchanged_api.post(here, content=content, headers=JSON)
         assert answer.status_code == 413
         assert "MiB" in answer.json()["error"]["message"]
 

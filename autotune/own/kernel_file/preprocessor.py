@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 from autotune.errors import ConfigurationError
 from autotune.space.expression import Expression
@@ -31,8 +32,7 @@ _DEEPEST = 8
 _LONGEST_CONDITION = 500
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
+class _Token(NamedTuple):
     text: str
     start: int
     """Where in the source it stands, or the macro that it comes from."""
@@ -93,7 +93,7 @@ def preprocess(source: str, is_unknown: Callable[[str], bool], assumed: bool | N
 
 def _tokens(text: str, start: int = 0, end: int | None = None) -> Iterator[_Token]:
     for found in _TOKEN.finditer(text, start, len(text) if end is None else end):
-        yield _Token(found[0], found.start(), found.end())
+        yield _Token(found[0], *found.span())
 
 
 @dataclass
