@@ -23,7 +23,7 @@ from invented import invented_ns
 
 from autotune.codec import Node
 from autotune.errors import ServiceError
-from autotune.kernels.code_version import code_version
+from autotune.kernels.render import code_version
 from autotune.model.device import Device
 from autotune.model.trial import Job
 from autotune.service.remote import Client

@@ -16,7 +16,7 @@ pytest.register_assert_rewrite(
 
 from autotune.device.discovery import discover
 from autotune.kernels import FILES, families_of_files, find_family
-from autotune.kernels.code_version import code_version
+from autotune.kernels.render import code_version
 from autotune.lookup.contents import Shipped
 from autotune.model.device import Device
 from autotune.search import transfer

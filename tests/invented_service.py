@@ -20,7 +20,7 @@ import pytest
 import searches
 from autotune.codec import Node
 from autotune.errors import StoreError
-from autotune.kernels.code_version import code_version
+from autotune.kernels.render import code_version
 from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState
 from autotune.service import core, events, fleet

@@ -127,7 +127,7 @@ def _tune(network: "Network", options: argparse.Namespace) -> int:
 def _print_plan(network: "Network", options: argparse.Namespace) -> None:
     from autotune.cli.lookup import named_device
     from autotune.display.networks import print_prospects
-    from autotune.model.rates import Rates
+    from autotune.model.machine import Rates
     from autotune.networks.estimate import Prospects
     from autotune.store import Store
 

@@ -25,8 +25,8 @@ from autotune.cli.arguments import (
 )
 from autotune.cli.budget import budget_of, parse_share, print_duration, print_size
 from autotune.cli.interrupts import LATE, Interrupts, print_stopped
-from autotune.cli.models import is_model, read_model, step_tokens, tokens_of
 from autotune.cli.output import print_excluded_defaults, print_note, print_result, require_winners
+from autotune.cli.presets import is_model, read_model, step_tokens, tokens_of
 from autotune.device.link import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
 from autotune.kernels import find_family, parse_shape
@@ -158,7 +158,7 @@ def _tune(
     foreign: "Sequence[Source]",
     interrupts: Interrupts,
 ) -> int:
-    from autotune.cli.doctor import examined
+    from autotune.cli.devices import examined
     from autotune.display.progress import progress
     from autotune.search import builders_for, tune
     from autotune.store import Store

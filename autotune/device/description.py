@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from autotune.device.forks import enter_driver
 from autotune.device.identity import DeviceType, Strings, identify
 from autotune.device.processors import cpuinfo, instruction_set
 from autotune.device.quirks import (
     ask,
     compiler_target,
+    enter_driver,
     first_line,
     hidden_by,
     number,

@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from autotune.codec import Node, read
-from autotune.device.identity import architecture_of
+from autotune.device.families import FAMILIES
+from autotune.device.identity import architecture_of, family_of
 from autotune.model.device import Device, DeviceLimits
-from autotune.model.machine import UNKNOWN, Machine
-from autotune.model.rates import Rates
+from autotune.model.machine import UNKNOWN, Machine, Rates
 
 _FOLDER = Path(__file__).parent / "machines"
 _MOST_KEPT = 1024
+ANY_DEVICE = "any device"
+"""What `Device.presumed_from` says where nothing is known."""
 
 
 def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
@@ -101,3 +103,20 @@ def _read(family: str) -> Mapping[str, Any]:
 @cache
 def _files() -> frozenset[Path]:
     return frozenset(_FOLDER.glob("*.toml"))
+
+
+def is_known(slug: str) -> bool:
+    """Return whether more is known of a device by its slug than the least limits of OpenCL."""
+    return absent_device(slug).presumed_from != ANY_DEVICE
+
+
+def absent_device(slug: str) -> Device:
+    """Return a device with the public limits of its model, else of its generation, else of its family.
+
+    `Device.presumed_from` names the source of the limits. Where the real device has a lower limit, a kernel
+    may fail to build there.
+    """
+    family = family_of(slug)
+    limits, source = public_limits(slug, family)
+    vendor = FAMILIES[family].vendor if family in FAMILIES else ""
+    return Device(slug=slug, vendor=vendor, model="", family=family, limits=limits, presumed_from=source or ANY_DEVICE)

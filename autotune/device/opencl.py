@@ -14,11 +14,20 @@ import pyopencl as cl
 from numpy.typing import NDArray
 
 from autotune.device.description import HERE, describe, toolchain
-from autotune.device.forks import enter_driver
-from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Memory, Run, scalar
+from autotune.device.port import (
+    NO_MEMORY,
+    NO_SCALARS,
+    NUMPY_TYPES,
+    KernelFacts,
+    Memory,
+    Run,
+    refuses_work_group,
+    scalar,
+)
 from autotune.device.quirks import (
     Quirks,
     ask,
+    enter_driver,
     first_line,
     number,
     quirks_of,
@@ -29,7 +38,6 @@ from autotune.device.quirks import (
     without_noise,
 )
 from autotune.device.sensors import Reading, Sensors, find_sensors
-from autotune.device.status import refuses_work_group
 from autotune.errors import AutotuneError, BuildError, DeviceSelectionError, KernelError, LaunchError, WorkGroupError
 from autotune.model.device import Device
 from autotune.model.draw import Draw

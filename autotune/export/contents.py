@@ -6,9 +6,9 @@ from types import MappingProxyType
 from typing import Any
 
 from autotune.codec import printable
+from autotune.device.machine import absent_device
 from autotune.kernels import DEFAULT_FAMILY, find_family
 from autotune.lookup import table_order
-from autotune.lookup.absent import absent_device
 from autotune.lookup.json_table import Contents, plain_entry, read_contents
 from autotune.model.device import Device
 from autotune.model.trial import Winner

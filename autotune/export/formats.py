@@ -71,7 +71,7 @@ FORMATS: Mapping[str, Format] = {
         Format(
             name="c", title="C header", meaning="a C99 header for applications",
             ending="h", media_type="text/x-c; charset=utf-8", beginning=rb"/\* [^\n]*[Ww]ritten by autotune",
-            writer="autotune.export.c_header:write_c", families="appended",
+            writer="autotune.export.c_package:write_c", families="appended",
             has_shipped=True, has_rule=True, has_folder=True,
         ),
         Format(
@@ -82,12 +82,12 @@ FORMATS: Mapping[str, Format] = {
         Format(
             name="files", title="JSON by size", meaning="JSON files by sizes: one for each family, device and types",
             ending="json", media_type="application/json", beginning=rb'\s*\{\s*"format": "autotune',
-            writer="autotune.export.by_size:write_files", has_shipped=True, has_files=True,
+            writer="autotune.export.text_tables:write_files", has_shipped=True, has_files=True,
         ),
         Format(
             name="toml", title="TOML", meaning="the same in one file",
             ending="toml", media_type="application/toml", beginning=rb"# Written by autotune",
-            writer="autotune.export.by_size:write_toml", has_shipped=True,
+            writer="autotune.export.text_tables:write_toml", has_shipped=True,
         ),
         Format(
             name="sqlite", title="SQLite", meaning="the database with all trials",

@@ -156,7 +156,7 @@ class Chain:
     def _warn_of_misspelling(self, name: str, slug: str) -> None:
         from difflib import get_close_matches
 
-        from autotune.lookup.absent import ANY_DEVICE
+        from autotune.device.machine import ANY_DEVICE
 
         presumed = self._named(slug).presumed_from
         near = get_close_matches(slug, self._contents.slugs(), n=1, cutoff=_ALIKE) if presumed != slug else []
@@ -205,7 +205,7 @@ class Chain:
         if known is None:
             if len(self._absent) >= _MOST_KEPT:
                 self._absent.clear()
-            from autotune.lookup.absent import absent_device
+            from autotune.device.machine import absent_device
 
             known = self._absent[slug] = absent_device(slug)
         return known

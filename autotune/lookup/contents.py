@@ -13,7 +13,7 @@ from autotune.model.problem import Problem
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.model.rates import Rates
+    from autotune.model.machine import Rates
     from autotune.model.trial import Winner
 
 Row = tuple[str, str, float, str, str]

@@ -23,8 +23,8 @@ from autotune.lookup.answer import Entry
 from autotune.lookup.contents import Contents, Row, Shelf
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
+from autotune.model.machine import Rates, fingerprint
 from autotune.model.problem import Problem
-from autotune.model.rates import Rates, fingerprint
 from autotune.paths import APPLICATION_ID, is_newest_revision
 from autotune.space.family import KernelFamily
 

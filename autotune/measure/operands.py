@@ -23,8 +23,7 @@ from autotune import tracing
 from autotune.device.port import NUMPY_TYPES, Memory, Port
 from autotune.errors import LaunchError
 from autotune.kernels import find_family
-from autotune.measure.local_memory import LocalMemoryPoison
-from autotune.measure.series import Refused
+from autotune.measure.adverse import LocalMemoryPoison, Refused
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import TrialState

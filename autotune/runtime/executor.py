@@ -28,10 +28,10 @@ from autotune.device.arrays import (
     take_shared,
 )
 from autotune.device.discovery import discover_here, find_device, select
-from autotune.device.forks import after_fork
 from autotune.device.link import split
 from autotune.device.port import Memory, Port, Program
 from autotune.device.programs import BinaryCache, Programs
+from autotune.device.quirks import after_fork
 from autotune.errors import AutotuneError, DeviceLostError, DeviceSelectionError, ProblemError
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role

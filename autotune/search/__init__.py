@@ -18,7 +18,7 @@ from autotune.measure.build_pool import Builds, builders_for
 from autotune.measure.worker import Worker
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ProblemStarted, ShareStarted
-from autotune.model.rates import Rates
+from autotune.model.machine import Rates
 from autotune.model.trial import Request
 from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice

@@ -22,8 +22,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.trial import BuildState, Job, Trial, TrialState
 from autotune.search.budget import Clock
 from autotune.search.helpers import Helpers, Measures
-from autotune.search.jobs import Jobs
-from autotune.search.knowledge import Knowledge
+from autotune.search.knowledge import Jobs, Knowledge
 from autotune.search.place import Place, Stage, Work, program_of
 
 BATCH = 8

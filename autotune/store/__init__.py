@@ -15,6 +15,7 @@ from typing import Self
 from autotune.errors import StoreError
 from autotune.model.device import Device
 from autotune.store import models
+from autotune.store.backup import check_snapshot_path, write_snapshot
 from autotune.store.checkups import CheckupLedger
 from autotune.store.database import parse_target
 from autotune.store.failures import AWAY_PATIENCE_S
@@ -22,7 +23,6 @@ from autotune.store.history import FailureReason, HistoryLedger, Hour
 from autotune.store.migration import Schema, open_engine, read_schema
 from autotune.store.owner import Attempt, Fate, Holder, Owner, new_owner
 from autotune.store.quarantine import LOST, InFlight, Quarantined, QuarantineLedger
-from autotune.store.snapshot import check_snapshot_path, write_snapshot
 from autotune.store.trials import Ending, ExampleBuild, StoredTrial, TrialLedger
 from autotune.store.winners import WinnerLedger
 

@@ -22,8 +22,7 @@ from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 from autotune.propose.study import RowStudy
 from autotune.search import finals, task
-from autotune.search.jobs import Jobs
-from autotune.search.knowledge import Knowledge
+from autotune.search.knowledge import Jobs, Knowledge
 from autotune.search.one_problem import ProblemSearch, Tuning
 from autotune.search.pipeline import BATCH, Pipeline
 from autotune.search.place import Background, Stage, Work

@@ -60,7 +60,7 @@ OWNERS = {
     "onnx": {"networks/onnx_graph.py"},
     "optuna": {"propose/study.py"},
     "rich": {"display"},
-    "shtab": {"cli/completion.py"},
+    "shtab": {"cli/help.py"},
     "tree_sitter": {"own/kernel_file/syntax.py"},
     "tree_sitter_c": {"own/kernel_file/syntax.py"},
     "fastapi": {"service"},

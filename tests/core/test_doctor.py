@@ -12,7 +12,7 @@ import autotune.child
 import autotune.measure.doctor
 from autotune.child import Cause, Loss
 from autotune.cli import main
-from autotune.cli.doctor import checked, examined
+from autotune.cli.devices import checked, examined
 from autotune.codec import Node
 from autotune.device.probes import PROBES
 from autotune.device.profile import find_profile

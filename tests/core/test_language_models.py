@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from gguf import GGMLQuantizationType
 
-from autotune.cli.models import lines_of_shapes
+from autotune.cli.presets import lines_of_shapes
 from autotune.errors import UsageError
 from autotune.kernels.gguf_header import MAX_ITEMS, TYPES, read_header
 from autotune.kernels.language_models import MIXES, MODELS, STEPS, gguf_products, products, rows

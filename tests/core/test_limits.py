@@ -21,9 +21,9 @@ from autotune.lookup import TuningTable
 from autotune.measure import limits
 from autotune.measure.limits import PARTS, Bench, measure_rates, rates_of
 from autotune.model.device import Device
+from autotune.model.machine import Rates
 from autotune.model.plan import Launch, Plan, Scalar
 from autotune.model.problem import Problem
-from autotune.model.rates import Rates
 from autotune.model.trial import Calibration, Timer
 from autotune.store import Store
 from factories import INVENTED_GPU, PHONE, PROCESSOR, Run, device, product

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from autotune.device.machine import absent_device
 from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.kernels import find_family
@@ -23,7 +24,6 @@ from autotune.kernels.qgemm.plan import PLAN
 from autotune.kernels.qgemm.problem import MODES
 from autotune.kernels.qgemm.reference import QGemmCase
 from autotune.kernels.render import render, template_hash
-from autotune.lookup.absent import absent_device
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits

@@ -12,7 +12,7 @@ import pytest
 from autotune import search
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.events import Listener, Outcome
-from autotune.model.rates import Rates
+from autotune.model.machine import Rates
 from autotune.model.trial import Job, Request, TrialState
 from autotune.search import Budget, SamplerChoice, one_problem, tune
 from autotune.search.budget import EVERY_TRIALS, GainLeft

@@ -18,9 +18,9 @@ import autotune
 from autotune.cli import main
 from autotune.codec import Node
 from autotune.errors import RefusedError, ServiceError, StoreError, TableError, UsageError
-from autotune.kernels import code_version as versions
-from autotune.kernels.code_version import code_version
+from autotune.kernels import render as versions
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.render import code_version
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Request, Timer, Trial, TrialState
 from autotune.service import fleet, workers_api

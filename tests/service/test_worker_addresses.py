@@ -14,8 +14,8 @@ pytest.importorskip("fastapi")
 
 from autotune.cli import main
 from autotune.errors import RefusedError
-from autotune.kernels.code_version import code_version
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.render import code_version
 from autotune.model.trial import Job
 from autotune.service import core, fleet, workers_api
 from autotune.service.remote import Client

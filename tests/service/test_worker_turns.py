@@ -8,7 +8,7 @@ pytest.importorskip("fastapi")
 
 from starlette.testclient import TestClient
 
-from autotune.kernels.code_version import code_version
+from autotune.kernels.render import code_version
 from autotune.service.access import Access, Role
 from autotune.service.admission import MAX_BODY_BYTES
 from autotune.service.app import make_app

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import JSON, MARKDOWN, QUIET, SERVER, WANTED, WIDE, command, flag, integer
 from autotune.cli.interrupts import STOPPED
-from autotune.cli.models import lines_of_shapes, tokens_of
 from autotune.cli.output import print_json, print_note, print_result
+from autotune.cli.presets import lines_of_shapes, tokens_of
 from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:

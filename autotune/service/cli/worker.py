@@ -34,7 +34,7 @@ def _addresses(text: str) -> list[str]:
 def worker_command(options: argparse.Namespace) -> int:
     """Offer the devices of this machine to a service; makes outgoing connections only."""
     from autotune.cli.device_lock import DeviceLock, LockedWorker
-    from autotune.cli.doctor import checked
+    from autotune.cli.devices import checked
     from autotune.cli.interrupts import Interrupts
     from autotune.device.discovery import find_devices
     from autotune.device.link import every_link

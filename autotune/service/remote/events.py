@@ -9,8 +9,7 @@ from typing import Any
 
 from autotune.codec import Node, Reader, read, write
 from autotune.kernels import find_family
-from autotune.lookup.json_table import plain_entry, read_entry
-from autotune.lookup.values import read_family, readers_for
+from autotune.lookup.json_table import plain_entry, read_entry, read_family, readers_for
 from autotune.model import events
 from autotune.model.events import KINDS, Listener, Outcome, ProblemFinished, ProblemStarted
 from autotune.model.trial import Request, Winner

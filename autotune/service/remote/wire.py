@@ -8,8 +8,7 @@ import statistics
 from typing import Any
 
 from autotune.codec import Node, read, write
-from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND
-from autotune.lookup.values import read_family, readers_for
+from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND, read_family, readers_for
 from autotune.model.device import Device
 from autotune.model.trial import Job, Measurement, Timer, Trial, TrialState
 
