@@ -94,7 +94,7 @@ def model_command(options: argparse.Namespace) -> int:
 
 def requests_of(network: "Network") -> list[Request]:
     """Return what can be tuned, with the calls of all steps."""
-    from autotune.kernels.presets import merge
+    from autotune.kernels.shapes import merge
 
     operations = (one for step in network.steps for one in step.operations)
     return merge(

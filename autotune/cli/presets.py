@@ -25,7 +25,7 @@ def tokens_of(tokens: int | None, files: Sequence[Path]) -> int:
 
 def step_tokens(presets: Sequence[str], files: Sequence[Path], tokens: int | None) -> int:
     """Return the tokens of a step if the shapes are the products of one language model; 0 otherwise."""
-    from autotune.kernels.presets import PRESETS
+    from autotune.networks.presets import PRESETS
 
     if len(presets) + len(files) != 1:
         return 0
@@ -34,8 +34,8 @@ def step_tokens(presets: Sequence[str], files: Sequence[Path], tokens: int | Non
 
 def read_model(path: Path, tokens: int) -> list[Request]:
     """Return the products of a step of a model, merged, and print what stands for some tensors. Raises UsageError."""
-    from autotune.kernels.language_models import gguf_products
-    from autotune.kernels.presets import merge
+    from autotune.kernels.shapes import merge
+    from autotune.networks.gguf import gguf_products
 
     requests, notes = gguf_products(path, tokens)
     for message in notes:
@@ -45,7 +45,7 @@ def read_model(path: Path, tokens: int) -> list[Request]:
 
 def lines_of_shapes(path: Path, tokens: int) -> list[str]:
     """Return the lines of a file of shapes, such as stand for the products of a model. Raises UsageError."""
-    from autotune.kernels.presets import read_lines
+    from autotune.kernels.shapes import read_lines
 
     if is_model(path):
         found = read_model(path, tokens)
@@ -66,7 +66,7 @@ def lines_of_shapes(path: Path, tokens: int) -> list[str]:
 def presets_command(options: argparse.Namespace) -> int:
     """List the presets, or the shapes of one."""
     from autotune.display.results import print_presets, print_requests
-    from autotune.kernels.presets import PRESETS, preset
+    from autotune.networks.presets import PRESETS, preset
 
     tokens = tokens_of(options.tokens, [Path(options.name)] if options.name else [])
     if options.name and is_model(Path(options.name)):

@@ -118,7 +118,7 @@ def tune_requests(options: argparse.Namespace, own: list[Request], others: list[
     for family in dict.fromkeys(request.problem.family for request in [*own, *others]):
         check_algorithms(family, options.algorithm)
     from autotune.device.discovery import find_device
-    from autotune.kernels.presets import fitting
+    from autotune.kernels.shapes import fitting
 
     device = find_device(options.device)
     if options.misses:
@@ -221,7 +221,7 @@ def wanted_requests(options: argparse.Namespace) -> tuple[list[Request], list[Re
 
     Raises UsageError.
     """
-    from autotune.kernels.presets import preset
+    from autotune.networks.presets import preset
 
     problem_type = find_family(options.family).problem_type
     own = read_requests(problem_type, options.shape, [])
@@ -237,7 +237,7 @@ def read_requests(
 
     Files in GGUF are models, whose step has so many `tokens`.
     """
-    from autotune.kernels.presets import merge, read_shapes
+    from autotune.kernels.shapes import merge, read_shapes
 
     requests = [Request(problem=problem) for problem in _parse_shapes(problem_type, shapes)]
     for path in files:
@@ -310,7 +310,7 @@ def _compare_with_host(store: "Store", device: Device, outcomes: Sequence[Outcom
 
 def _use_default_preset(options: argparse.Namespace) -> None:
     """Select the default preset, since no shape is given. Raises UsageError for a family without such a preset."""
-    from autotune.kernels.presets import DEFAULT_PRESET, preset
+    from autotune.networks.presets import DEFAULT_PRESET, preset
 
     if {request.problem.family for request in preset(DEFAULT_PRESET)} != {options.family}:
         raise UsageError(f"no shapes of {options.family} given", hint="give --shape SHAPE or --shapes FILE")

@@ -20,8 +20,8 @@ from autotune.export import export_table
 from autotune.export.c_package import package_files
 from autotune.export.contents import read_tables
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.kernels.presets import parse_shapes
 from autotune.kernels.reduce import ReduceProblem
+from autotune.kernels.shapes import parse_shapes
 from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.json_table import read_contents
 from autotune.measure.measurer import Measurer

@@ -17,9 +17,9 @@ from starlette.testclient import TestClient
 
 import factories
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.kernels.presets import preset
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState, Verdict, Winner
+from autotune.networks.presets import preset
 from autotune.paths import PAGE as FOLDER
 from autotune.runtime import Crossover, CrossoverPoint
 from autotune.service.access import Access, Role

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from autotune.codec import COUNT, SLUG, Bounds, Items, Node, parse, read, write
 from autotune.errors import TableError
-from autotune.kernels.presets import MAX_CALLS
 from autotune.kernels.render import code_version
+from autotune.kernels.shapes import MAX_CALLS
 from autotune.lookup.json_table import read_family, readers_for
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
