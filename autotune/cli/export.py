@@ -63,15 +63,12 @@ def export_command(options: argparse.Namespace) -> int:
         return _export_trials(options)
     form = FORMATS[options.format]
     _check_options(options, form)
-    from autotune.device.machine import use_rates
     from autotune.export.contents import shipped_tables, stored_families
     from autotune.export.files import check_replaceable
 
     if options.output and not options.force:
         check_replaceable(options.output)
     with opened_source(options, may_be_absent=form.has_rule) as (store, slug):
-        for device in store.devices():
-            use_rates(device, store.rates(device))
         beneath = shipped_tables(store, slug)
         families = [options.family] if options.family else stored_families(store, slug, beneath)
         if form.has_folder:

@@ -47,17 +47,9 @@ def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
     return read(DeviceLimits, Node(found)), source
 
 
-def use_rates(device: Device, rates: Rates | None) -> None:
-    """Have the measured rates of a device replace its public numbers in this process; None: of a database without."""
-    if rates is None:
-        _RATES.pop(device.slug, None)
-    else:
-        _RATES[device.slug] = rates
-
-
-def measured_machine(device: Device, family: str) -> Machine:
+def measured_machine(device: Device, family: str, rates: Rates | None) -> Machine:
     """Return the machine that a device is, with numbers by its measured rates in place of those that are stated."""
-    machine, rates = machine_of(device.slug, family), _RATES.get(device.slug)
+    machine = machine_of(device.slug, family)
     if rates is None:
         return machine
     found: dict[str, int] = {}
@@ -69,10 +61,6 @@ def measured_machine(device: Device, family: str) -> Machine:
         stated = machine.lanes or max(device.limits.sub_group_sizes, default=0)
         found["lanes"] = min(stated or rates.lanes, rates.lanes)
     return replace(machine, **found)
-
-
-_RATES: dict[str, Rates] = {}
-"""The rates that `use_rates` was given last, by slug: all tables of a process share them."""
 
 
 @lru_cache(maxsize=_MOST_KEPT)

@@ -79,7 +79,7 @@ class _Device:
         self.limits = device.limits.constraint_values()
         self.winners = table.winners
         self.slots = _slots(table.winners)
-        self.candidates = c.candidates(device)
+        self.candidates = c.candidates(table)
         self.default_match = Match.of_default(device).name
         devices = {slug: other.device for slug, other in others.items()}
         self.relatives = [
@@ -251,7 +251,7 @@ class _Family:
         found = [self.c.family.baseline]
         for table in tables:
             found += [winner.configuration for winner in table.winners]
-            found += self.c.candidates(table.device)
+            found += self.c.candidates(table)
         return list(dict.fromkeys(found))
 
     def _kernel(self, configuration: Configuration, example: Problem) -> Iterator[_Kernel]:

@@ -11,7 +11,6 @@ kept for them.
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from autotune.device.machine import use_rates
 from autotune.errors import UsageError
 from autotune.kernels import find_family
 from autotune.measure.build_pool import Builds, builders_for
@@ -97,13 +96,12 @@ def tune(
             f"the sampler {sampler.name} does not estimate what is left to gain", hint="leave out --until-gain"
         )
     rates = store.rates(device)
-    use_rates(device, rates)
     for request in requests:
         request.problem.check_device(device.limits)
     for request in requests[1:]:  # the first is checked below, before it is measured
         family = find_family(request.problem.family)
         if algorithms or family.violations(request.problem, family.baseline, device.limits):
-            Task(device, request.problem).space(algorithms)
+            Task(device, request.problem, rates).space(algorithms)
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
     clock, shared_s = clock or Clock(), budget.seconds if len(requests) > 1 else None
@@ -127,7 +125,7 @@ def tune(
         for number, request in enumerate(requests, start=1):
             store.quarantine_lost()
             sound = device if retries_quarantined else with_faults(device, store)
-            knowledge = Knowledge(sound, request.problem, store)
+            knowledge = Knowledge(sound, request.problem, store, rates)
             space = knowledge.space(algorithms)
             started = ProblemStarted(
                 request=request,

@@ -11,6 +11,7 @@ from autotune.kernels.render import changes
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.events import Failure
+from autotune.model.machine import Rates
 from autotune.model.problem import Problem
 from autotune.model.trial import QUARANTINED_STATES, Job, Provenance, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search.drift import SENTINEL, Drift
@@ -35,8 +36,8 @@ SEARCH_AGREEMENT = 0.02
 class Knowledge(Task):
     """A task, the latest judgement of every configuration measured for it, and the winner that follows from that."""
 
-    def __init__(self, device: Device, problem: Problem, store: Store) -> None:
-        super().__init__(device, problem)
+    def __init__(self, device: Device, problem: Problem, store: Store, rates: Rates | None = None) -> None:
+        super().__init__(device, problem, rates)
         self.known: dict[Configuration, Trial] = {}
         self.best_ns = math.inf
         self.drift = Drift(is_shared=self.device.limits.is_cpu)
