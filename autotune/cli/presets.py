@@ -43,20 +43,6 @@ def read_model(path: Path, tokens: int) -> list[Request]:
     return merge(requests)
 
 
-def lines_of_shapes(path: Path, tokens: int) -> list[str]:
-    """Return the lines of a file of shapes, such as stand for the products of a model. Raises UsageError."""
-    from autotune.kernels.shapes import read_lines
-
-    if is_model(path):
-        found = read_model(path, tokens)
-        quantised = [one for one in found if one.problem.family == "qgemm"]
-        if len(quantised) < len(found):
-            hint = "autotune presets lists them, with their calls"
-            print_note(f"left out: {len(found) - len(quantised)} products of family gemm; {hint}")
-        return [f"{one.problem.label} x{one.calls} {one.label}" for one in quantised]
-    return [line for line in read_lines(path) if line.strip()]
-
-
 @command(
     argument("name", nargs="?", metavar="NAME", help="the preset, or the GGUF file, whose shapes to list"),
     TOKENS,

@@ -105,6 +105,16 @@ class BuildRow(ProvenanceColumns, Base):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrialCounts:
+    """Counts of the trials of a device, under every driver."""
+
+    by_state: dict[str, int]
+    """Number of trials by value of TrialState."""
+    last_measured: str
+    """Time of the last trial, UTC, ISO 8601; empty without trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoredTrial:
     """A trial of the ledger with its problem, provenance and purpose."""
 
@@ -201,6 +211,19 @@ class TrialLedger(Transactions):
             return True
 
         return self.write(add, waits_for_space=True)
+
+    def trial_counts(self, device_slug: str) -> TrialCounts:
+        """Count the trials by the state in which they ended, and return when the last was measured."""
+        query = (
+            select(TrialRow.state, func.count(), func.max(TrialRow.measured_at))
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug)
+            .group_by(TrialRow.state)
+            .order_by(TrialRow.state)
+        )
+        rows = self.read(lambda session: session.execute(query).all())
+        last = max((moment for _, _, moment in rows), default="")
+        return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
 
     @reads
     def trials(

@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 from gguf import GGMLQuantizationType
 
-from autotune.cli.presets import lines_of_shapes
 from autotune.errors import UsageError
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.shapes import merge, parse_shapes, read_shapes
@@ -18,6 +17,7 @@ from autotune.model.trial import Request
 from autotune.networks.gguf import gguf_products
 from autotune.networks.gguf_header import MAX_ITEMS, TYPES, read_header
 from autotune.networks.presets import MIXES, MODELS, PRESETS, STEPS, preset, products, rows
+from autotune.service.cli.jobs import lines_of_shapes
 from factories import Run
 from gguf_files import SMALL, model_file
 

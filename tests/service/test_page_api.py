@@ -28,7 +28,8 @@ from autotune.service.core import Service
 from autotune.service.importance import LEAST_TRIALS, shares
 from autotune.service.rivals import host_rivals, median_bounds, rivals
 from autotune.service.store import ServiceStore
-from autotune.store import FailureReason, Hour, StoredTrial, new_owner
+from autotune.service.store.history import FailureReason, Hour
+from autotune.store import StoredTrial, new_owner
 from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance, trial
 
