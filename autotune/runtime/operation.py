@@ -97,7 +97,7 @@ class Operation(OnDevice):
         kinds = {name: kind_of(value) for name, value in operands.items()}
         is_resident = Kind.ARRAY in kinds.values() or Kind.BUFFER in kinds.values()
         key = (problem, *kinds.items())
-        request = engine.requests.get(key) or engine.remember(key, _request(engine.family, problem, kinds, is_resident))
+        request = self._request(key, lambda: _request(engine.family, problem, kinds, is_resident))
         scalars = tuple(_number(name, operands.pop(name, value)) for name, value in request.scalars.items())
         values = []
         for operand, buffer in zip(request.operands, request.buffers.values(), strict=True):

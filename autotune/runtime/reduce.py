@@ -10,7 +10,7 @@ from autotune.runtime.choice import Weights
 from autotune.runtime.engine import Request
 from autotune.runtime.executor import Operand, check_result, form
 from autotune.runtime.layout import reduce_problem
-from autotune.runtime.on_device import Bound, OnDevice
+from autotune.runtime.on_device import Bound, OnDevice, check_contiguous
 
 
 class Reduce(OnDevice):
@@ -29,7 +29,7 @@ class Reduce(OnDevice):
         The result has the shape of `values` without its last axis. With pyopencl buffers `problem` gives operation
         and sizes, and `out` is required. Raises ProblemError and KernelError.
         """
-        request, out = self._request(values, operation, out, problem)
+        request, out = self._find(values, operation, out, problem)
         self._call(request, (values, out), reads_outputs=False)
         return out
 
@@ -37,15 +37,13 @@ class Reduce(OnDevice):
         self, values: Any, operation: str = "sum", out: Any = None, *, problem: ReduceProblem | None = None
     ) -> Bound:
         """Return a callable that repeats one reduction at less cost per call; the arguments are those of a call."""
-        request, out = self._request(values, operation, out, problem)
+        request, out = self._find(values, operation, out, problem)
         return self._bind(request, (values, out), out, reads_outputs=False)
 
-    def _request(self, values: Any, operation: str, out: Any, problem: ReduceProblem | None) -> tuple[Request, Any]:
+    def _find(self, values: Any, operation: str, out: Any, problem: ReduceProblem | None) -> tuple[Request, Any]:
         """Return the request of such a call, and its result, which is allocated where none was passed."""
         key = (form(values, "the input"), operation, None if out is None else form(out, "out"), problem)
-        request = self._engine.requests.get(key)
-        if request is None:
-            request = self._engine.remember(key, _read(values, operation, out, problem))
+        request = self._request(key, lambda: _read(values, operation, out, problem))
         kind = request.operands[1].kind
         if out is None:
             out = self._allocate(values.shape[:-1], values.dtype.name, kind)
@@ -87,5 +85,5 @@ def _check_result(out: Any, kind: Kind, values: Any) -> None:
             f"out is {out.dtype} of shape {tuple(out.shape)}, "
             f"the result is {values.dtype} of shape {tuple(values.shape[:-1])}"
         )
-    if kind is not Kind.HOST and not out.flags.c_contiguous:
-        raise ProblemError("out is not contiguous", hint="pass contiguous memory")
+    if kind is not Kind.HOST:
+        check_contiguous("out", out)
