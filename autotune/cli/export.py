@@ -64,7 +64,7 @@ def export_command(options: argparse.Namespace) -> int:
     form = FORMATS[options.format]
     _check_options(options, form)
     from autotune.export.contents import shipped_tables, stored_families
-    from autotune.export.files import check_replaceable
+    from autotune.export.formats import check_replaceable
 
     if options.output and not options.force:
         check_replaceable(options.output)
@@ -109,7 +109,7 @@ def _now_and_then() -> Callable[[str, int, int], None]:
 
 def _write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
     """Write files by name. Raises UsageError when they cannot be written and, unless `force`, for others' files."""
-    from autotune.export.files import check_replaceable
+    from autotune.export.formats import check_replaceable
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def _check_options(options: argparse.Namespace, form: Format) -> None:
 
 def _export_trials(options: argparse.Namespace) -> int:
     """Write the trials of one problem. Raises UsageError for options that leave open which, or that say more."""
-    from autotune.export.files import check_replaceable
+    from autotune.export.formats import check_replaceable
 
     title = TRIAL_FORMATS[options.format].title
     if missing := [option for option in ("device", "family") if not getattr(options, option)]:
@@ -240,7 +240,7 @@ def distill_command(options: argparse.Namespace) -> int:
     """Choose a few kernels from many tables, with a rule to pick one; the rule uses size and device."""
     from autotune.distill.cases import read_cases
     from autotune.distill.rules import distill, judge, mean_of
-    from autotune.export.files import check_replaceable
+    from autotune.export.formats import check_replaceable
     from autotune.export.rule_text import write_rule
 
     if options.output and not options.force:

@@ -75,7 +75,7 @@ def export_package(
     """
     from autotune.export.c_package import package_files
     from autotune.export.contents import read_tables
-    from autotune.export.files import write_package
+    from autotune.export.formats import write_package
 
     absent = _also(store, device_slug)
     if not absent:

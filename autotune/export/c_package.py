@@ -43,8 +43,11 @@ RenderListener = Callable[[str, int, int], object]
 
 
 def write_c(tables: Sequence[DeviceTable], family: str) -> str:
-    """Return a header with a function `autotune_find_<family>_<device>` for each device.
+    """Return a header with a function `autotune_find_<family>_<device>` for each device, with the answers of
+    `TuningTable.find`. Siblings and other devices of the same vendor are searched for among the devices of the header.
 
+    Everything is static and inside functions, so that the header may be included from anywhere, C++ too, without
+    warnings about unused names. Of several included headers, one for each device, the types come from the first.
     For a family without a planner in C, it is the header of `choices`. Raises TableError when two devices have one name
     in C, UsageError when neither is possible.
     """

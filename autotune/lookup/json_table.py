@@ -1,4 +1,4 @@
-"""Reads exported JSON tables as hostile input; errors name the path of the faulty value.
+"""Reads exported JSON tables as hostile input: only what a kernel family declares. Errors name the faulty value.
 
 `db/table.schema.json` states the same rules for other programs. The bounds are annotations of the model, so that
 reading needs the standard library only; the export writes what this module accepts.

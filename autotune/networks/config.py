@@ -80,7 +80,10 @@ def read_tensors(folder: Path) -> list[StoredTensor]:
 
 
 def read_file(path: Path) -> list[StoredTensor]:
-    """Return the tensors of one file. Raises UsageError, which names the file and what is wrong with it."""
+    """Return the tensors of one file, which begins with a header in JSON. Nothing behind that is read.
+
+    Raises UsageError, which names the file and what is wrong with it. Source: the README of the format.
+    """
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")

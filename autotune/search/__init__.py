@@ -24,9 +24,9 @@ from autotune.propose.samplers import SamplerChoice
 from autotune.search import significance
 from autotune.search.budget import HORIZON_TRIALS, Budget, Clock
 from autotune.search.faults import with_faults
-from autotune.search.helpers import Helpers, Measures
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch, Tuning
+from autotune.search.place import Helpers, Measures
 from autotune.search.task import Task
 from autotune.store import Store
 

@@ -28,7 +28,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
 from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.search import Budget, tune
-from autotune.search.helpers import Helpers
+from autotune.search.place import Helpers
 from autotune.service import fleet
 from autotune.service.remote import Client
 from autotune.service.remote.events import Follower
