@@ -30,7 +30,7 @@ from autotune.service.remote import Client
 from autotune.service.remote.connection import Connection
 from autotune.service.remote.wire import plain_device, plain_trial, read_job
 from autotune.service.remote.worker import Offer, Service
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from ports import free_port
 
 FILES = 1024

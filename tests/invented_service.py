@@ -39,7 +39,7 @@ from autotune.service.station import Station
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobProblem, TuningJob
 from autotune.service.store.workers import model_of
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from waiting import HANG_S, join, wait_for
 
 invented_time = searches.invented_time

@@ -29,9 +29,9 @@ from autotune.search.place import Background, Stage, Work
 from autotune.search.proposals import Proposals
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import FakeBuilds, FakeWorker
 from factories import INVENTED_GPU as GPU
 from factories import Recorder, evil
+from fakes import FakeBuilds, FakeWorker
 from invented_clock import Clock
 from searches import PROBLEM, search
 from waiting import HANG_S, join, wait_for

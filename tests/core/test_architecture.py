@@ -41,7 +41,6 @@ ORDER = (
     "display",
     "cli",
     "__main__",
-    "testing",
 )
 """The rooms of the core (a folder or a file of the package): each may import those before it, never one after it."""
 WINGS = ("own", "phone", "service")
@@ -79,7 +78,6 @@ OWNERS = {
         "search",
         "distill",
         "runtime",
-        "testing.py",
     },
 }
 """Libraries outside the standard one, and the rooms or files that may import them."""

@@ -36,8 +36,8 @@ from autotune.service.core import Service
 from autotune.service.remote.wire import plain_job, read_job
 from autotune.service.store import ServiceStore
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import PHONE, device, read_shape, spoil_sources, winner
+from fakes import INVENTED_PROCESSOR, FakeWorker
 
 PLAIN = GemmProblem(m=64, n=48, k=40)
 CONSTANT = replace(PLAIN, constant="b")

@@ -21,7 +21,7 @@ from autotune.search.opening import MODERATE, safe_configurations
 from autotune.search.proposals import Suspicion
 from autotune.search.task import Task
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR

@@ -15,7 +15,7 @@ from autotune.search.knowledge import Knowledge
 from autotune.search.pipeline import Pipeline
 from autotune.search.place import MOST_HELPERS, Helpers, Work
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
 from searches import PROBLEM, invented_time, search
 from waiting import HANG_S, join, wait_for
 

@@ -30,8 +30,8 @@ from autotune.model.device import DeviceLimits
 from autotune.model.plan import Role
 from autotune.model.trial import Trial, TrialState
 from autotune.space.search_space import SearchSpace
-from autotune.testing import Sample, covering_sample
 from core.test_gate import SPOILED_WORKER, Oclgrind
+from covering import Sample, covering_sample
 from factories import LARGE_GPU, PHONE, PROCESSOR, find_wrong, first_short, quick_job, read_shape, spoil_sources
 
 gguf = pytest.importorskip("gguf")

@@ -28,9 +28,9 @@ from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch
 from autotune.store import Fate, Owner, Quarantined, Store, failures, models, new_owner
 from autotune.store.owner import fate
-from autotune.testing import FakeWorker
 from databases import change
 from factories import provenance
+from fakes import FakeWorker
 from searches import DEFAULT, DEVICE, PROBLEM, invented_time, search, won
 from waiting import HANG_S, in_threads
 

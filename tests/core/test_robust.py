@@ -28,8 +28,8 @@ from autotune.model.device import Device
 from autotune.model.trial import Job, Timer, Trial, TrialState
 from autotune.store import Owner, Store, database
 from autotune.store import failures as failures_module
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import evil
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_clock import Clock
 from waiting import HANG_S, join, wait_for
 

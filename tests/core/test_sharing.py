@@ -18,8 +18,8 @@ from autotune.search import Budget, SamplerChoice, one_problem, tune
 from autotune.search.budget import EVERY_TRIALS, GainLeft
 from autotune.search.task import Task
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
 from factories import Recorder
+from fakes import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
 from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR

@@ -30,8 +30,8 @@ from autotune.service.rivals import host_rivals, median_bounds, rivals
 from autotune.service.store import ServiceStore
 from autotune.service.store.history import FailureReason, Hour
 from autotune.store import StoredTrial, new_owner
-from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance, trial
+from fakes import INVENTED_PROCESSOR
 
 SLUG = INVENTED_PROCESSOR.slug
 PROBLEM = GemmProblem(m=64, n=64, k=64)

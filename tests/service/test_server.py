@@ -27,9 +27,9 @@ from autotune.store import backup, database, failures, new_owner, trials
 from autotune.store.database import parse_target
 from autotune.store.models import problem_id
 from autotune.store.winners import winner_row
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import Server, at_first_pause, cut, rows
 from factories import provenance
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from waiting import join, wait_for
 
 DEVICE = INVENTED_PROCESSOR

@@ -38,8 +38,8 @@ from autotune.service.server import ServeOptions, Server, serve
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store import Holder, new_owner
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import Run
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_service import (
     HandMade,
     Paused,

@@ -29,8 +29,8 @@ from autotune.service.forms import JobForm
 from autotune.service.server import ServeOptions, read_access
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobKind, JobState, NewJob
-from autotune.testing import INVENTED_PROCESSOR
 from factories import Run, winner
+from fakes import INVENTED_PROCESSOR
 
 WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
 SLUG = INVENTED_PROCESSOR.slug

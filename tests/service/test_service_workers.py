@@ -37,9 +37,9 @@ from autotune.service.store import workers as workers_module
 from autotune.service.store.jobs import JobKind, NewJob
 from autotune.service.store.workers import Standing, digest_of, model_of
 from autotune.store import Attempt, Holder, Owner, new_owner, owner
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import rows
 from factories import Run, provenance
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_service import (
     HandMade,
     Paused,

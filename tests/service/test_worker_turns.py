@@ -15,7 +15,7 @@ from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.remote.wire import plain_device
 from autotune.service.store import ServiceStore
-from autotune.testing import INVENTED_PROCESSOR
+from fakes import INVENTED_PROCESSOR
 
 JSON = {"Content-Type": "application/json"}
 SESSION = "0" * 32
