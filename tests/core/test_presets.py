@@ -12,8 +12,7 @@ from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.reduce import ReduceProblem
 from autotune.kernels.shapes import MAX_FILE_BYTES, merge, parse_lines, read_shapes, size_names
 from autotune.model.trial import Request
-from autotune.networks.convolutions import NETWORKS
-from autotune.networks.presets import PRESETS, Convolution, convolutions, preset
+from autotune.networks.presets import NETWORKS, PRESETS, Convolution, convolutions, preset
 
 
 def _multiply_adds(requests: list[Request]) -> int:
