@@ -93,7 +93,7 @@ def export_command(options: argparse.Namespace) -> int:
 
 
 def _now_and_then() -> Callable[[str, int, int], None]:
-    """Return a listener that tells every ten seconds how far the rendering of kernels has come."""
+    """Return a listener that prints every ten seconds how far the rendering of kernels has come."""
     from autotune.display.progress import PLAIN_LINE_EVERY_S
 
     said = time.monotonic()

@@ -297,11 +297,11 @@ def _compare_with_host(store: "Store", device: Device, outcomes: Sequence[Outcom
     if "://" in store.location or interrupts.are_requested or not winners or split(device.selector):
         return
     from autotune.runtime.comparison import compare_with_host
-    from autotune.runtime.crossover import Crossover, file_beside
+    from autotune.runtime.crossover import Crossover, file_of
 
     points = compare_with_host(device, winners, Path(store.location), should_stop=lambda: interrupts.are_requested)
     try:
-        place = file_beside(store.location)
+        place = file_of(store.location)
         if points:
             Crossover(points=tuple(points)).over(Crossover.read(device.slug, place)).write(device.slug, place)
     except (AutotuneError, OSError) as error:

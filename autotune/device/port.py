@@ -238,7 +238,7 @@ class Port(Protocol):
 def refuses_work_group(status: int, can_wait: Callable[[], bool]) -> bool:
     """Return whether a launch was refused for its work-group, and nothing is broken.
 
-    NVIDIA tells in the same words that a work-group needs too many registers and that a kernel has faulted; after a
+    NVIDIA reports in the same words that a work-group needs too many registers and that a kernel has faulted; after a
     fault every wait fails, too. `can_wait` returns whether one did not.
     """
     return can_wait() if status == CODES["OUT_OF_RESOURCES"] else status in _WORK_GROUP_REFUSED

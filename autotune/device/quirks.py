@@ -91,8 +91,8 @@ def number(source: Any, attribute: str, otherwise: int = 0) -> int:
 
 def positive(source: Any, attribute: str, otherwise: int) -> int:
     """Return a number that cannot be zero: a driver that reports zero does not know it, so `otherwise` is returned."""
-    told = number(source, attribute, 0)
-    return told if told > 0 else otherwise
+    reported = number(source, attribute, 0)
+    return reported if reported > 0 else otherwise
 
 
 def hidden_by(platform: Any) -> str:

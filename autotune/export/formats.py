@@ -50,7 +50,7 @@ class Format:
     has_shipped: bool = False
     """Whether it holds what a lookup answers from: beneath the results of a database, the tables that ship as well."""
     has_trials: bool = False
-    """Whether it tells how the trials of a device ended."""
+    """Whether it lists how the trials of a device ended."""
     has_files: bool = False
     """Whether its text holds files by name, which the command writes into a folder."""
     has_rule: bool = False

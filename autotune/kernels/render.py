@@ -54,7 +54,7 @@ def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> st
         template = _environment(family).get_template(family.template_name(configuration.algorithm))
         return template.render(values) if family.is_trusted else _render_bounded(template, values)
     except TemplateError as error:
-        raise BuildError(f"{_told_of(family, configuration.algorithm)} failed: {error}") from error
+        raise BuildError(f"{_described(family, configuration.algorithm)} failed: {error}") from error
 
 
 def _render_bounded(template: Template, values: Mapping[str, Value]) -> str:
@@ -142,7 +142,7 @@ def _parsed(family: KernelFamily, name: str) -> Any:
         raise UsageError(f"template of {algorithm}, line {error.lineno}: {error.message}") from error
 
 
-def _told_of(family: KernelFamily, algorithm: str) -> str:
+def _described(family: KernelFamily, algorithm: str) -> str:
     return f"template of {family.name}" + (f" {algorithm}" if algorithm != family.name else "")
 
 

@@ -141,7 +141,7 @@ def _from_line(line: str, problem_type: type[Problem]) -> Request:
 def _shape_end(line: str, problem_type: type[Problem]) -> int:
     """Return the end of the longest prefix of a line that is a shape, or else of its first word.
 
-    Where sizes are wrong, those of an example tell which words belong to the shape, so that the error is about them.
+    Where sizes are wrong, those of an example show which words belong to the shape, so that the error is about them.
     """
     ends = [word.end() for word in islice(re.finditer(r"\S+", line), MAX_SHAPE_WORDS)]
     for sizes in (line[: ends[0]], *(example.split()[0] for example in problem_type.shape_examples[:1])):

@@ -77,7 +77,7 @@ def _read(document: Node) -> Contents:
 def read_device(node: Node) -> Device:
     """Read a device; its entries are not read yet."""
     # Earlier versions wrote predictors, which nothing uses any more.
-    return read(Device, node, beside=("entries", "predictors"), readers={Fault: _read_fault})
+    return read(Device, node, ignored=("entries", "predictors"), readers={Fault: _read_fault})
 
 
 def _read_fault(node: Node) -> Fault:
@@ -107,7 +107,7 @@ def read_entry(slug: str, node: Node) -> Winner:
     """Read an imported winner of the device with this slug."""
     readers = readers_for(read_family(node.member("family")))
     given = {"device": slug, "source": "imported"}
-    winner = read(Winner, node, given=given, beside=("family", *_DERIVED), readers=readers)
+    winner = read(Winner, node, given=given, ignored=("family", *_DERIVED), readers=readers)
     if winner.problem.flops / winner.time_ns * 1e9 > MAX_FLOPS_PER_SECOND:
         raise node.member("time_ns").wrong(
             f"{winner.time_ns:g} ns for {winner.problem.label} is faster than any device"
@@ -127,12 +127,12 @@ def plain_entry(winner: Winner) -> dict[str, Any]:
 def _check_derived(members: dict[str, Node], winner: Winner) -> None:
     """Check that derived numbers, which may be missing, do not contradict those that they follow from."""
     for name in _DERIVED:
-        node, told = members.get(name), getattr(winner, name)
+        node, derived = members.get(name), getattr(winner, name)
         is_claim = name == "gain_over_default" and not winner.is_final  # earlier versions wrote it all the same
-        if node is None or is_claim or (node.value is None and told is None):
+        if node is None or is_claim or (node.value is None and derived is None):
             continue
-        if told is None or node.value is None or abs(node.number(0, inf) - told) > 1e-6 * told:
-            raise node.wrong(f"does not follow from the times, which give {told}")
+        if derived is None or node.value is None or abs(node.number(0, inf) - derived) > 1e-6 * derived:
+            raise node.wrong(f"does not follow from the times, which give {derived}")
 
 
 def readers_for(family: KernelFamily) -> dict[type, Reader]:

@@ -1,7 +1,7 @@
 """Transformers of Hugging Face: their `config.json`, and the headers of the safetensors files next to it.
 
 The configuration gives the sizes; what it leaves to the code of an architecture is in `_DECODERS` and `_ENCODERS`.
-Headers tell the type of the weights, and their shapes must be those of the configuration.
+Headers give the type of the weights, and their shapes must be those of the configuration.
 """
 
 from collections import Counter

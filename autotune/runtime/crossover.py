@@ -120,7 +120,7 @@ def default_file() -> Path:
     return user_data_folder() / "crossover.json"
 
 
-def file_beside(database: Path | str) -> Path:
+def file_of(database: Path | str) -> Path:
     """Return the path of the record that belongs to a database, which need not exist."""
     place = Path(database)
     return default_file() if place == default_database() else place.with_suffix(".crossover.json")

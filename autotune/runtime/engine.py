@@ -168,7 +168,7 @@ class Engine:
                 with ExitStack() as waiting:
                     ready, origin = self._build(request, choice, waiting)
                     launch(ready)
-                    # A port may tell only now what it refuses; calls with operands on the host wait in any case.
+                    # A port may report only now what it refuses; calls with operands on the host wait in any case.
                     if origin is not Origin.KNOWN or not request.is_resident:
                         self.executor.port.finish()
             except KernelError as error:

@@ -211,7 +211,7 @@ def open_executor(device: str, place: "Queue | Context | None", binaries: Path |
 def _is_there(executor: Executor, selector: str) -> bool:
     """Return whether the link to an open device, if it is behind one, still holds."""
     try:
-        with executor.lock:  # what was refused is told to the call that waits for it
+        with executor.lock:  # what was refused is raised in the call that waits for it
             check_link(executor.port, selector)
     except DeviceLostError:
         return False

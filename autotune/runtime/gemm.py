@@ -18,7 +18,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
 from autotune.model.problem import NUMBER_TYPES
 from autotune.runtime.choice import Choice, Weights
-from autotune.runtime.crossover import Crossover, file_beside, host_product
+from autotune.runtime.crossover import Crossover, file_of, host_product
 from autotune.runtime.engine import Request
 from autotune.runtime.executor import Operand, Transfer, check_result, form
 from autotune.runtime.layout import gemm_problem, read_layout, result_shape
@@ -92,8 +92,8 @@ class Gemm(OnDevice):
         """
         super().__init__(device, queue=queue, context=context, table=table, binaries=binaries, verify=verify)
         if isinstance(host_blas, bool):
-            beside = file_beside(table) if isinstance(table, str | Path) else None
-            host_blas = Crossover.read(self.device.slug, beside) if host_blas else Crossover.NEVER
+            record = file_of(table) if isinstance(table, str | Path) else None
+            host_blas = Crossover.read(self.device.slug, record) if host_blas else Crossover.NEVER
         self._crossover = host_blas
 
     def __repr__(self) -> str:
@@ -236,7 +236,7 @@ def _read_request(owner: object, operands: tuple[Any, Any, Any], how: _How, cros
     weights = Weights.IN_IMAGE if kind_b is Kind.IMAGE else Weights.PACKED_ONCE if prepared else Weights.PER_CALL
     if weights is Weights.PACKED_ONCE:
         problem = replace(problem, constant="b")
-    # A result that is not passed is of A's kind, but shared beside a shared B, since A is copied in any case.
+    # A result that is not passed is of A's kind, but shared with a shared B, since A is copied in any case.
     is_shared = kind_a is Kind.HOST and kind_b in (Kind.SHARED, Kind.IMAGE)
     kinds = (kind_a, kind_b, kind_c or (Kind.SHARED if is_shared else kind_a))
     return GemmRequest(

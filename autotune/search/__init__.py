@@ -173,7 +173,7 @@ class Sharing:
         self._searches: list[ProblemSearch] = []
         self._latest: list[ProblemSearch] = []
         """Searches with a model in memory, the most recent last."""
-        self._told: dict[ProblemSearch, int] = {}
+        self._reported: dict[ProblemSearch, int] = {}
         """Number of trials of the other problems when a search made its model."""
         self._decided: set[ProblemSearch] = set()
         """Searches whose winner was decided earlier: without new trials they need no finals."""
@@ -240,11 +240,11 @@ class Sharing:
         others = sum(other.new_trials for other in self._searches if other is not search)
         if search in self._latest:
             self._latest.remove(search)
-            if others >= NEWS * max(self._told[search], LEAST_TRIALS):
+            if others >= NEWS * max(self._reported[search], LEAST_TRIALS):
                 search.shelve()
-                self._told[search] = others
+                self._reported[search] = others
         else:
-            self._told[search] = others
+            self._reported[search] = others
         search.search(is_enough)
         self._latest.append(search)
         while len(self._latest) > KEPT_MODELS:

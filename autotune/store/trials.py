@@ -198,7 +198,7 @@ class TrialLedger(Transactions):
         The trial is then neither in flight nor in quarantine as lost any more. It is stored as a trial of the search
         unless its configuration already has one, as when it was lost in the finals. With `provenance` None, as when it
         was measured with other templates than the local ones, it is not stored. Returns whether the worker had it;
-        if not, nothing is stored, also of a device and a problem that only that worker tells of.
+        if not, nothing is stored, also of a device and a problem that only that worker names.
         """
 
         def add(session: Session) -> bool:

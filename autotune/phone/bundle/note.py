@@ -63,4 +63,4 @@ def read_note(data: bytes) -> Note:
 
 def _read_task(node: Node) -> Task:
     family = read_family(node.member("family"))
-    return read(Task, node, beside=("family",), readers=readers_for(family))
+    return read(Task, node, ignored=("family",), readers=readers_for(family))

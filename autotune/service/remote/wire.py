@@ -33,7 +33,7 @@ def read_job(node: Node, selector: str, build_options: tuple[str, ...]) -> Job:
     """Read a job for the worker's own device. Raises TableError for anything that is not declared."""
     readers = readers_for(read_family(node.member("family")))
     return read(
-        Job, node, given={"selector": selector, "build_options": build_options}, beside=("family",), readers=readers
+        Job, node, given={"selector": selector, "build_options": build_options}, ignored=("family",), readers=readers
     )
 
 
