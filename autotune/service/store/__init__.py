@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 from sqlalchemy import Connection, Engine
 
 from autotune.errors import StoreError
+from autotune.service.store.held import HeldLedger
 from autotune.service.store.history import HistoryLedger
 from autotune.service.store.job_rows import check_attempt
 from autotune.service.store.jobs import JobLedger
@@ -23,7 +24,7 @@ from autotune.store.owner import Owner
 from autotune.store.transactions import Work
 
 
-class ServiceStore(HistoryLedger, Store):
+class ServiceStore(HistoryLedger, HeldLedger, Store):
     """An open database of a service. Every method is one transaction and raises StoreError when the database fails."""
 
     def __init__(self, target: Target, engine: Engine, *, read_only: bool) -> None:
