@@ -14,7 +14,6 @@ from autotune.codec import write
 from autotune.errors import AutotuneError, DeviceSelectionError
 from autotune.model.checkup import EMPTY_KERNEL, Checkup, Health, consequence, summary
 from autotune.model.device import Device
-from autotune.model.machine import Rates
 
 if TYPE_CHECKING:
     from autotune.measure.worker import Worker
@@ -264,13 +263,9 @@ def limits_command(options: argparse.Namespace) -> int:
         store.keep_rates(device, rates)
     if options.json:
         print_json({"device": device.slug, **write(rates)})
-    else:
-        print_rates(device.slug, rates)
-    return 0
-
-
-def print_rates(slug: str, rates: Rates) -> None:
-    print(slug)
+        return 0
+    print(device.slug)
     for name, text in _TEXTS.items():
         if value := getattr(rates, name):
             print(f"  {text.format(value)}")
+    return 0

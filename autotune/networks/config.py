@@ -71,52 +71,6 @@ class StoredTensor:
     size_bytes: int
 
 
-def read_tensors(folder: Path) -> list[StoredTensor]:
-    """Return the tensors of all safetensors files of a folder; an empty list without any. Raises UsageError."""
-    paths = sorted(folder.glob("*.safetensors"))
-    if len(paths) > MAX_FILES:
-        raise UsageError(f"{folder}: has {len(paths)} files of tensors", hint=f"at most {MAX_FILES} are read")
-    return [tensor for path in paths for tensor in read_file(path)]
-
-
-def read_file(path: Path) -> list[StoredTensor]:
-    """Return the tensors of one file, which begins with a header in JSON. Nothing behind that is read.
-
-    Raises UsageError, which names the file and what is wrong with it. Source: the README of the format.
-    """
-    try:
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            if size > MAX_BYTES:
-                raise UsageError(f"{path}: has a header of {size} bytes", hint="is it a safetensors file?")
-            text = file.read(size)
-        if len(text) < size or not size:
-            raise UsageError(f"{path}: ends within its header", hint="is it a safetensors file?")
-        return list(_tensors(parse(text)))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except TableError as error:
-        raise UsageError(f"{path}: {error.message}", hint="is it a safetensors file?") from error
-
-
-def _tensors(header: Node) -> Iterator[StoredTensor]:
-    members = header.members()
-    if len(members) > MAX_TENSORS:
-        raise header.wrong(f"has {len(members)} tensors")
-    for name, entry in members.items():
-        if name == "__metadata__":
-            continue
-        fields = entry.record({"dtype", "shape", "data_offsets"})
-        shape = fields["shape"].value
-        is_shape = isinstance(shape, list) and len(shape) <= MAX_AXES
-        if not is_shape or any(type(size) is not int or not 0 <= size <= MAX_AXIS for size in shape):
-            raise fields["shape"].wrong("is not a shape")
-        dtype, count = str(fields["dtype"].value)[:16], 1
-        for size in shape:
-            count *= size
-        yield StoredTensor(name=name, dtype=dtype, shape=tuple(shape), size_bytes=count * _BYTES.get(dtype, 0))
-
-
 def read_config(path: Path, workload: Workload) -> Network:
     """Return the network of a folder, of its config.json, or of a safetensors file next to one. Raises UsageError."""
     folder = path if path.is_dir() else path.parent
@@ -339,3 +293,52 @@ def _whole(title: str, stack: Stack, tokens: Tokens) -> Step:
 def _operations(stack: Stack, tokens: Tokens) -> Iterator[Operation]:
     yield from products(stack, tokens)
     yield from without_tensors(stack, tokens)
+
+
+# Headers of safetensors files
+
+
+def read_tensors(folder: Path) -> list[StoredTensor]:
+    """Return the tensors of all safetensors files of a folder; an empty list without any. Raises UsageError."""
+    paths = sorted(folder.glob("*.safetensors"))
+    if len(paths) > MAX_FILES:
+        raise UsageError(f"{folder}: has {len(paths)} files of tensors", hint=f"at most {MAX_FILES} are read")
+    return [tensor for path in paths for tensor in read_file(path)]
+
+
+def read_file(path: Path) -> list[StoredTensor]:
+    """Return the tensors of one file, which begins with a header in JSON. Nothing behind that is read.
+
+    Raises UsageError, which names the file and what is wrong with it. Source: the README of the format.
+    """
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > MAX_BYTES:
+                raise UsageError(f"{path}: has a header of {size} bytes", hint="is it a safetensors file?")
+            text = file.read(size)
+        if len(text) < size or not size:
+            raise UsageError(f"{path}: ends within its header", hint="is it a safetensors file?")
+        return list(_tensors(parse(text)))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except TableError as error:
+        raise UsageError(f"{path}: {error.message}", hint="is it a safetensors file?") from error
+
+
+def _tensors(header: Node) -> Iterator[StoredTensor]:
+    members = header.members()
+    if len(members) > MAX_TENSORS:
+        raise header.wrong(f"has {len(members)} tensors")
+    for name, entry in members.items():
+        if name == "__metadata__":
+            continue
+        fields = entry.record({"dtype", "shape", "data_offsets"})
+        shape = fields["shape"].value
+        is_shape = isinstance(shape, list) and len(shape) <= MAX_AXES
+        if not is_shape or any(type(size) is not int or not 0 <= size <= MAX_AXIS for size in shape):
+            raise fields["shape"].wrong("is not a shape")
+        dtype, count = str(fields["dtype"].value)[:16], 1
+        for size in shape:
+            count *= size
+        yield StoredTensor(name=name, dtype=dtype, shape=tuple(shape), size_bytes=count * _BYTES.get(dtype, 0))

@@ -174,8 +174,11 @@ class Gemm(OnDevice):
             None if out is None else form(out, "out"),
         )
         key = (forms, trans_a, trans_b, mode, problem)
-        how = _How(trans_a, trans_b, mode, problem)
-        return self._request(key, lambda: _read_request(self, (a, b, out), how, self._crossover))
+
+        def read() -> GemmRequest:
+            return _read_request(self, (a, b, out), _How(trans_a, trans_b, mode, problem), self._crossover)
+
+        return self._request(key, read)
 
     def _run(self, request: GemmRequest, values: tuple[Any, Any, Any], scalars: tuple[float, float]) -> None:
         a, b, out = values

@@ -32,7 +32,6 @@ class Transactions:
     def __init__(self, target: Target, engine: Engine, *, read_only: bool) -> None:
         """Called by `Store.open` only."""
         self._target = target
-        self._is_read_only = read_only
         self._ids: dict[tuple[Device, Problem], tuple[int, int]] = {}
         self._outage = None if target.path else Outage()
         self._places = threading.Semaphore(1 if target.path else AT_A_TIME)
