@@ -301,19 +301,19 @@ def read(
     node: Node,
     *,
     given: Mapping[str, Any] = MappingProxyType({}),
-    beside: Collection[str] = (),
+    ignored: Collection[str] = (),
     readers: _Readers = MappingProxyType({}),
 ) -> _T:
     """Read a dataclass from a document, treating it as hostile input: the inverse of `write`.
 
     Every field must be a member, except those in `given`, which supplies their values, and fields that may be missing
-    (see `_fields`). Other members are refused, except those that `beside` names, which are ignored. Values of a type in
-    `readers` are read by that function, at any depth. Raises TableError, which names the path of the faulty value.
+    (see `_fields`). Other members are refused, except those that `ignored` names. Values of a type in `readers` are
+    read by that function, at any depth. Raises TableError, which names the path of the faulty value.
     """
     fields = [field for field in _fields(cast("Any", kind)) if field.name not in given]
     required = [field.name for field in fields if not field.is_optional]
     optional = [field.name for field in fields if field.is_optional]
-    members = node.record(required, (*optional, *beside))
+    members = node.record(required, (*optional, *ignored))
     values = {field.name: field.read(members[field.name], readers) for field in fields if field.name in members}
     return kind(**values, **given)
 

@@ -14,22 +14,19 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 COMMANDS = {
-    "devices": ("autotune.cli.devices", "autotune.cli.doctor", "autotune.cli.limits"),
+    "devices": ("autotune.cli.devices",),
     "tuning": (
-        "autotune.cli.run", "autotune.cli.model", "autotune.cli.presets", "autotune.cli.verify", "autotune.cli.status",
+        "autotune.cli.run", "autotune.cli.model", "autotune.cli.presets", "autotune.cli.verify",
         "autotune.service.cli.report", "autotune.cli.compile",
     ),
     "kernels of your own": (
         "autotune.own.cli.init", "autotune.own.cli.check", "autotune.own.cli.tune", "autotune.own.cli.capture",
     ),
     "devices without a way back": ("autotune.phone.cli.bundle",),
-    "using the results": (
-        "autotune.cli.lookup", "autotune.cli.show", "autotune.cli.misses", "autotune.cli.export",
-        "autotune.cli.distill",
-    ),
-    "the database": ("autotune.cli.import_table", "autotune.cli.backup"),
+    "using the results": ("autotune.cli.lookup", "autotune.cli.export"),
+    "the database": ("autotune.cli.database",),
     "a service": ("autotune.service.cli.serve", "autotune.service.cli.worker", "autotune.service.cli.jobs"),
-    "help": ("autotune.cli.help", "autotune.cli.completion"),
+    "help": ("autotune.cli.help",),
 }  # fmt: skip
 """The modules with commands, in the groups and the order in which `autotune --help` lists these."""
 

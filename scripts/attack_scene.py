@@ -23,14 +23,14 @@ from invented import invented_ns
 
 from autotune.codec import Node
 from autotune.errors import ServiceError
-from autotune.kernels.code_version import code_version
+from autotune.kernels.render import code_version
 from autotune.model.device import Device
 from autotune.model.trial import Job
 from autotune.service.remote import Client
 from autotune.service.remote.connection import Connection
 from autotune.service.remote.wire import plain_device, plain_trial, read_job
 from autotune.service.remote.worker import Offer, Service
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from ports import free_port
 
 FILES = 1024

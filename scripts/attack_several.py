@@ -21,7 +21,7 @@ from autotune.errors import RefusedError, ServiceError
 from autotune.service.admission import MAX_BODY_BYTES
 from autotune.service.engine import BEAT_S, STALLED_S
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR
+from fakes import INVENTED_PROCESSOR
 
 SHAPES = ("96,96,96", "112,96,96", "128,96,96")
 LOCKED_S = 20.0

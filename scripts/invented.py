@@ -2,11 +2,15 @@
 
 import dataclasses
 import hashlib
+import sys
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 from autotune.model.device import DeviceLimits
 from autotune.model.trial import Job
-from autotune.testing import INVENTED_PROCESSOR, FakeBuilds
+from fakes import INVENTED_PROCESSOR, FakeBuilds
 
 INVENTED_GPU = dataclasses.replace(
     INVENTED_PROCESSOR,

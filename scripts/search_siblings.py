@@ -18,8 +18,7 @@ from autotune.kernels import FILES, find_family
 from autotune.model.device import Device
 from autotune.model.trial import Measurement, Timer, Trial, TrialState
 from autotune.search.knowledge import Knowledge
-from autotune.search.proposals import Proposals
-from autotune.search.transfer import Transfer
+from autotune.search.proposals import Proposals, Transfer
 from autotune.store import Store
 
 AMD_MODELS = ("MI", "W")

@@ -20,7 +20,7 @@ import pytest
 import searches
 from autotune.codec import Node
 from autotune.errors import StoreError
-from autotune.kernels.code_version import code_version
+from autotune.kernels.render import code_version
 from autotune.model.device import Device
 from autotune.model.trial import Job, TrialState
 from autotune.service import core, events, fleet
@@ -39,7 +39,7 @@ from autotune.service.station import Station
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobProblem, TuningJob
 from autotune.service.store.workers import model_of
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from waiting import HANG_S, join, wait_for
 
 invented_time = searches.invented_time

@@ -10,8 +10,8 @@ from autotune.model.trial import Job, Request, Winner
 from autotune.search import Budget, tune
 from autotune.search.task import Task
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR
 from factories import Recorder
+from fakes import INVENTED_PROCESSOR
 from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR

@@ -11,7 +11,7 @@ from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
-from autotune.testing import covering_sample
+from covering import covering_sample
 from factories import UNOPTIMIZED
 
 LIMITS = DeviceLimits(

@@ -95,7 +95,7 @@ def _print_size(options: argparse.Namespace, device: Device, problems: Sequence[
 
 
 def _problems(options: argparse.Namespace) -> list[Problem]:
-    from autotune.kernels.presets import size_names
+    from autotune.kernels.shapes import size_names
 
     problem_type = find_family(options.family).problem_type
     default = ",".join([str(DEFAULT_SIZE)] * len(size_names(problem_type)))

@@ -6,7 +6,6 @@ The operating system releases the lock when its holder dies.
 import contextlib
 import os
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -15,13 +14,11 @@ from autotune.cli.output import print_note
 from autotune.device.link import split
 from autotune.errors import AutotuneError, WorkerError
 from autotune.model.device import Device
-from autotune.model.trial import Job, Trial
 from autotune.paths import user_cache_folder
 
 if TYPE_CHECKING:
     from filelock import FileLock
 
-    from autotune.measure.worker import Worker
 
 POLL_S = 0.5
 
@@ -68,32 +65,6 @@ class DeviceLock:
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             self._lock.release()
-
-
-class LockedWorker:
-    """A worker that holds the lock of its device during each trial only, so that local runs can measure in between."""
-
-    def __init__(self, worker: "Worker", lock: DeviceLock) -> None:
-        self._worker = worker
-        self._lock = lock
-        self._waits_since: float | None = None
-        self._waited_s = self._before_s = 0.0
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds that the latest trial has waited for the device so far; callable from any thread."""
-        since = self._waits_since
-        return self._waited_s + self._worker.waited_s - self._before_s if since is None else time.monotonic() - since
-
-    def run(self, job: Job) -> Trial:
-        self._waits_since = time.monotonic()
-        with self._lock:
-            self._waited_s, self._waits_since = time.monotonic() - self._waits_since, None
-            self._before_s = self._worker.waited_s
-            return self._worker.run(job)
-
-    def close(self) -> None:
-        self._worker.close()
 
 
 def physical_name(device: Device) -> str:

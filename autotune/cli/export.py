@@ -1,30 +1,36 @@
-"""The command `autotune export`: write the table of one kernel family, or of all that are stored."""
+"""The commands `export`, which writes tables, and `distill`, which makes a rule from tables of many devices."""
 
 import argparse
 import contextlib
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.arguments import ANY_DEVICE, DATABASE, argument, command, family, file, flag, repeated, shape
+from autotune.cli.arguments import ANY_DEVICE, DATABASE, argument, command, family, file, flag, integer, repeated, shape
 from autotune.cli.lookup import named_device, named_or_absent_device
 from autotune.cli.output import print_note, write
+from autotune.device.machine import absent_device
 from autotune.errors import DeviceSelectionError, MissingDatabaseError, UsageError
 from autotune.export import export_package, export_table
 from autotune.export.formats import FORMATS, TRIAL_FORMATS, Format
-from autotune.lookup.absent import absent_device
 from autotune.lookup.json_table import Contents, read_contents
 from autotune.paths import data_folder
 from autotune.plugins import part
 
 if TYPE_CHECKING:
+    from autotune.distill.rules import Judged
     from autotune.export.contents import Beneath
     from autotune.store import Store
 
+
 _MEANINGS = "; ".join(f"{form.name}: {form.meaning}" for form in (*FORMATS.values(), *TRIAL_FORMATS.values()))
+KERNELS, DEPTH = 8, 5
+SHOWN = 12
+"""Devices or sizes that are listed, those with the slowest rules; the mean is that of all."""
 
 
 @command(
@@ -57,15 +63,12 @@ def export_command(options: argparse.Namespace) -> int:
         return _export_trials(options)
     form = FORMATS[options.format]
     _check_options(options, form)
-    from autotune.device.machine import use_rates
     from autotune.export.contents import shipped_tables, stored_families
-    from autotune.export.files import check_replaceable
+    from autotune.export.formats import check_replaceable
 
     if options.output and not options.force:
         check_replaceable(options.output)
     with opened_source(options, may_be_absent=form.has_rule) as (store, slug):
-        for device in store.devices():
-            use_rates(device, store.rates(device))
         beneath = shipped_tables(store, slug)
         families = [options.family] if options.family else stored_families(store, slug, beneath)
         if form.has_folder:
@@ -90,7 +93,7 @@ def export_command(options: argparse.Namespace) -> int:
 
 
 def _now_and_then() -> Callable[[str, int, int], None]:
-    """Return a listener that tells every ten seconds how far the rendering of kernels has come."""
+    """Return a listener that prints every ten seconds how far the rendering of kernels has come."""
     from autotune.display.progress import PLAIN_LINE_EVERY_S
 
     said = time.monotonic()
@@ -106,7 +109,7 @@ def _now_and_then() -> Callable[[str, int, int], None]:
 
 def _write_files(folder: Path, files: Mapping[str, str], *, force: bool) -> None:
     """Write files by name. Raises UsageError when they cannot be written and, unless `force`, for others' files."""
-    from autotune.export.files import check_replaceable
+    from autotune.export.formats import check_replaceable
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +138,7 @@ def _check_options(options: argparse.Namespace, form: Format) -> None:
 
 def _export_trials(options: argparse.Namespace) -> int:
     """Write the trials of one problem. Raises UsageError for options that leave open which, or that say more."""
-    from autotune.export.files import check_replaceable
+    from autotune.export.formats import check_replaceable
 
     title = TRIAL_FORMATS[options.format].title
     if missing := [option for option in ("device", "family") if not getattr(options, option)]:
@@ -213,3 +216,66 @@ def _opened(contents: Contents) -> "Iterator[Store]":
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "table.sqlite") as store:
         store.import_winners(contents.winners, contents.devices)
         yield store
+
+
+@command(
+    argument(
+        "tables",
+        metavar="TABLE",
+        nargs="+",
+        type=Path,
+        help="JSON of autotune export, a SQLite file, or measurements of other tuners; see autotune help winners",
+    ),
+    family("that of autotune's tables", default=None),
+    integer("--kernels", 1, 64, f"at most N kernels ({KERNELS})", default=KERNELS),
+    integer("--depth", 0, 8, f"at most N questions from the root to a kernel ({DEPTH})", default=DEPTH),
+    argument(
+        "--output", "-o", metavar="FILE", type=Path,
+        help="rule.h for C99, rule.py or rule.json; without it, only the report is printed",
+    ),
+    flag("--force", "overwrite a file that autotune did not write"),
+    examples=("distill phone.json board.sqlite --family gemm --output rule.h", "distill clblast.json -o rule.py"),
+)  # fmt: skip
+def distill_command(options: argparse.Namespace) -> int:
+    """Choose a few kernels from many tables, with a rule to pick one; the rule uses size and device."""
+    from autotune.distill.cases import read_cases
+    from autotune.distill.rules import distill, judge, mean_of
+    from autotune.export.formats import check_replaceable
+    from autotune.export.rule_text import write_rule
+
+    if options.output and not options.force:
+        check_replaceable(options.output)
+    kernel, cases = read_cases(options.tables, options.family)
+    rule = distill(kernel, cases, options.kernels, options.depth)
+    judged = judge(cases, options.kernels, options.depth)
+    text = write_rule(rule, judged, options.output.suffix) if options.output else ""
+    devices = len({case.device for case in cases})
+    print(f"{len(rule.kernels)} kernels for {kernel}, from {len(cases)} problems on {devices} devices")
+    for left_out, lines in judged.items():
+        print(f"\nrules made without a {left_out}, judged there: fractions of the best speed measured, geometric means")
+        _print_judged(left_out, lines)
+        mean = mean_of(lines)
+        if mean.default is not None and mean.rule < mean.default:
+            how = "measured" if mean.measured == 1 else f"measured in {mean.measured:.0%}, else estimated"
+            print_note(f"where a {left_out} was left out, the default does better than the rule ({how})")
+    if options.output:
+        write(options.output, text)
+        sys.stdout.flush()  # the report comes first, also in a file that both streams go to
+        print_note(f"wrote {options.output}")
+    return 0
+
+
+def _print_judged(left_out: str, lines: "Sequence[Judged]") -> None:
+    from autotune.display.console import Page
+    from autotune.distill.rules import mean_of
+
+    columns = (left_out, "rule", "nearest device", "default", "best of the kernels", "one kernel", "measured")
+    rows = [
+        (
+            line.left_out, f"{line.rule:.3f}", f"{line.nearest:.3f}",
+            "" if line.default is None else f"{line.default:.3f}",
+            f"{line.best:.3f}", f"{line.single:.3f}", f"{line.measured:.0%}",
+        )
+        for line in [*sorted(lines, key=lambda line: line.rule)[:SHOWN], mean_of(lines)]
+    ]  # fmt: skip
+    Page(sys.stdout).table(columns, rows)

@@ -1,4 +1,4 @@
-"""The command `autotune help`: show how a command is used, or a page of the manual."""
+"""The commands `help`, of the manual and of commands, and `completion`, for a shell."""
 
 import argparse
 import sys
@@ -36,3 +36,21 @@ def _contents() -> str:
     width = max(map(len, TOPICS))
     lines = (f"    {topic.name:{width}}  {topic.title}" for topic in read_manual())
     return "\n".join(["manual (autotune help TOPIC):", *lines])
+
+
+@command(
+    argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell in which to complete"),
+    examples=(
+        "completion bash > ~/.local/share/bash-completion/completions/autotune",
+        "completion zsh > ~/.zfunc/_autotune",
+    ),
+)
+def completion_command(options: argparse.Namespace) -> int:
+    """Print a script by which a shell completes commands and options."""
+    import shtab
+
+    parser = make_parser()
+    for action in parser._actions:  # what the help leaves to its groups is to be completed
+        action.help = None if action.help == argparse.SUPPRESS else action.help
+    print(shtab.complete(parser, shell=options.shell))
+    return 0

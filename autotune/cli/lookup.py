@@ -1,24 +1,27 @@
-"""The command `autotune lookup`: print the configuration that a table gives for a size."""
+"""The commands `lookup`, `show` and `misses`: what a table answers for a size, its kernel, and what it lacks."""
 
 import argparse
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import DATABASE, DEVICE, JSON, argument, command, family, file, flag, one_of
 from autotune.cli.output import print_json, print_note
+from autotune.codec import write
 from autotune.device.families import FAMILIES
 from autotune.device.identity import is_slug
 from autotune.device.link import split
 from autotune.errors import DeviceSelectionError, NoSuchDeviceError, TableError, did_you_mean
 from autotune.kernels import find_family, parse_shape
+from autotune.lookup.answer import plain_tuned
 from autotune.model.device import Device
+from autotune.model.plan import Argument, Buffer, Launch, LocalMemory, Structure
 from autotune.model.trial import time_text
 
 if TYPE_CHECKING:
     from autotune.lookup import Tuned, TuningTable
-    from autotune.model.rates import Rates
+    from autotune.model.machine import Rates
 
 
 ASKED = (
@@ -116,7 +119,7 @@ def named_or_absent_device(selector: str, known: Sequence[Device]) -> Device:
 
     A table gives an answer for any device. Raises DeviceSelectionError.
     """
-    from autotune.lookup.absent import absent_device
+    from autotune.device.machine import absent_device
 
     try:
         return named_device(selector, known)
@@ -185,4 +188,107 @@ def lookup_command(options: argparse.Namespace) -> int:
     if tuned.time_ns is not None:
         facts.append(("time", time_text(tuned.time_ns)))
     print_configuration(tuned.configuration, facts, sys.stdout)
+    return 0
+
+
+@command(
+    *ASKED,
+    flag("--source", "print the OpenCL source alone"),
+    examples=(
+        "show --device adreno-730 64,3136,576",
+        "show --device cpu 512 512 512 --source > gemm.cl",
+        "show --device cpu --family reduce 512 768 max --json",
+    ),
+)
+def show_command(options: argparse.Namespace) -> int:
+    """Show the kernel to use for a shape, for your own host code: source, build options, buffers, sizes, arguments."""
+    from autotune.device.profile import find_profile
+    from autotune.kernels.render import render
+
+    device, tuned, rates = find_tuned(options)
+    family = find_family(tuned.problem.family)
+    plan = family.plan(tuned.problem, tuned.configuration)
+    source = render(family, tuned.configuration, plan)
+    build_options = [*find_profile(device).build_options, *plan.build_options]
+    if options.source:
+        print(source.strip())
+    elif options.json:
+        print_json(
+            {
+                "device": device.slug,
+                "problem": tuned.problem.to_dict(),
+                **plain_tuned(tuned),
+                "shares_of_limits": shares_of(device, tuned, rates),
+                "build_options": build_options,
+                "buffers": list(map(_plain_buffer, plan.buffers)),
+                "launches": list(map(_plain_launch, plan.launches)),
+                "source": source,
+            }
+        )
+    else:
+        from autotune.display.results import print_configuration, print_plan
+
+        facts = [
+            ("shape", tuned.problem.label),
+            ("device", device.slug),
+            ("because", tuned.because),
+            *limits_of(device, tuned, rates),
+            ("build options", " ".join(build_options) or "none"),
+        ]
+        print_configuration(tuned.configuration, facts, sys.stdout)
+        print_plan(plan, sys.stdout)
+    return 0
+
+
+def _plain_buffer(buffer: Buffer) -> dict[str, Any]:
+    return {
+        **write(buffer, without=("image_width", "image_height")),
+        "size_bytes": buffer.size_bytes,
+        "image": [buffer.image_width, buffer.image_height] if buffer.image_width else None,
+        "view_of": buffer.view_of or None,
+        "row_pitch": buffer.row_pitch or None,
+    }
+
+
+def _plain_launch(launch: Launch) -> dict[str, Any]:
+    plain = write(launch, without=("arguments",))
+    return {**plain, "prepares": launch.prepares or None, "arguments": list(map(_plain_argument, launch.arguments))}
+
+
+def _plain_argument(argument: Argument) -> dict[str, Any]:
+    if argument is None or isinstance(argument, str):
+        return {"buffer": argument}
+    if isinstance(argument, LocalMemory):
+        return {"local_memory_bytes": argument.size_bytes}
+    if isinstance(argument, Structure):
+        return {"bytes": argument.content.hex()}
+    value = None if argument.name else argument.value
+    return {"scalar": argument.name or None, "dtype": argument.dtype, "value": value}
+
+
+@command(
+    argument("--device", metavar="SLUG", help="only those of this device"),
+    flag("--clear", "forget them all"),
+    JSON,
+    examples=("misses", "misses --clear"),
+)
+def misses_command(options: argparse.Namespace) -> int:
+    """List the sizes that lookups here asked for and never found; autotune run --misses tunes them."""
+    from autotune.display.results import print_misses
+    from autotune.lookup.misses import default_file, forget_misses, read_misses
+
+    path = default_file()
+    misses = read_misses(path)
+    if options.clear:
+        if misses:
+            forget_misses(path, set(misses))
+        print(f"{len(misses)} forgotten")
+        return 0
+    rows = [(miss, count) for miss, count in misses.most_common() if options.device in (None, miss.device)]
+    if options.json:
+        print_json([{"device": m.device, "problem": m.problem.to_dict(), "processes": n} for m, n in rows])
+    elif rows:
+        print_misses(rows, sys.stdout)
+    else:
+        print_note(f"no lookup has missed a size ({path})")
     return 0

@@ -94,7 +94,7 @@ def model_command(options: argparse.Namespace) -> int:
 
 def requests_of(network: "Network") -> list[Request]:
     """Return what can be tuned, with the calls of all steps."""
-    from autotune.kernels.presets import merge
+    from autotune.kernels.shapes import merge
 
     operations = (one for step in network.steps for one in step.operations)
     return merge(
@@ -127,7 +127,7 @@ def _tune(network: "Network", options: argparse.Namespace) -> int:
 def _print_plan(network: "Network", options: argparse.Namespace) -> None:
     from autotune.cli.lookup import named_device
     from autotune.display.networks import print_prospects
-    from autotune.model.rates import Rates
+    from autotune.model.machine import Rates
     from autotune.networks.estimate import Prospects
     from autotune.store import Store
 

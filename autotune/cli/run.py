@@ -25,8 +25,8 @@ from autotune.cli.arguments import (
 )
 from autotune.cli.budget import budget_of, parse_share, print_duration, print_size
 from autotune.cli.interrupts import LATE, Interrupts, print_stopped
-from autotune.cli.models import is_model, read_model, step_tokens, tokens_of
 from autotune.cli.output import print_excluded_defaults, print_note, print_result, require_winners
+from autotune.cli.presets import is_model, read_model, step_tokens, tokens_of
 from autotune.device.link import split
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError, WorkerError
 from autotune.kernels import find_family, parse_shape
@@ -118,7 +118,7 @@ def tune_requests(options: argparse.Namespace, own: list[Request], others: list[
     for family in dict.fromkeys(request.problem.family for request in [*own, *others]):
         check_algorithms(family, options.algorithm)
     from autotune.device.discovery import find_device
-    from autotune.kernels.presets import fitting
+    from autotune.kernels.shapes import fitting
 
     device = find_device(options.device)
     if options.misses:
@@ -158,7 +158,7 @@ def _tune(
     foreign: "Sequence[Source]",
     interrupts: Interrupts,
 ) -> int:
-    from autotune.cli.doctor import examined
+    from autotune.cli.devices import examined
     from autotune.display.progress import progress
     from autotune.search import builders_for, tune
     from autotune.store import Store
@@ -221,7 +221,7 @@ def wanted_requests(options: argparse.Namespace) -> tuple[list[Request], list[Re
 
     Raises UsageError.
     """
-    from autotune.kernels.presets import preset
+    from autotune.networks.presets import preset
 
     problem_type = find_family(options.family).problem_type
     own = read_requests(problem_type, options.shape, [])
@@ -237,7 +237,7 @@ def read_requests(
 
     Files in GGUF are models, whose step has so many `tokens`.
     """
-    from autotune.kernels.presets import merge, read_shapes
+    from autotune.kernels.shapes import merge, read_shapes
 
     requests = [Request(problem=problem) for problem in _parse_shapes(problem_type, shapes)]
     for path in files:
@@ -297,11 +297,11 @@ def _compare_with_host(store: "Store", device: Device, outcomes: Sequence[Outcom
     if "://" in store.location or interrupts.are_requested or not winners or split(device.selector):
         return
     from autotune.runtime.comparison import compare_with_host
-    from autotune.runtime.crossover import Crossover, file_beside
+    from autotune.runtime.crossover import Crossover, file_of
 
     points = compare_with_host(device, winners, Path(store.location), should_stop=lambda: interrupts.are_requested)
     try:
-        place = file_beside(store.location)
+        place = file_of(store.location)
         if points:
             Crossover(points=tuple(points)).over(Crossover.read(device.slug, place)).write(device.slug, place)
     except (AutotuneError, OSError) as error:
@@ -310,7 +310,7 @@ def _compare_with_host(store: "Store", device: Device, outcomes: Sequence[Outcom
 
 def _use_default_preset(options: argparse.Namespace) -> None:
     """Select the default preset, since no shape is given. Raises UsageError for a family without such a preset."""
-    from autotune.kernels.presets import DEFAULT_PRESET, preset
+    from autotune.networks.presets import DEFAULT_PRESET, preset
 
     if {request.problem.family for request in preset(DEFAULT_PRESET)} != {options.family}:
         raise UsageError(f"no shapes of {options.family} given", hint="give --shape SHAPE or --shapes FILE")

@@ -1,20 +1,24 @@
-"""The command `autotune verify`: verify and time the tuned configurations again."""
+"""The commands `verify`, which verifies and times winners again, and `status`, which says what is out of date."""
 
 import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.arguments import DATABASE, DEVICE, JSON, QUIET, SHAPES, command, family, shape
+from autotune.cli.arguments import ANY_DEVICE, DATABASE, DEVICE, JSON, QUIET, SHAPES, command, family, shape
 from autotune.cli.interrupts import Interrupts, print_stopped
-from autotune.cli.output import plain_winner, print_json
+from autotune.cli.lookup import named_device
+from autotune.cli.output import plain_winner, print_json, print_note
 from autotune.cli.run import read_requests
+from autotune.codec import write
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family
+from autotune.model.device import Device
 from autotune.model.trial import Winner
 
 if TYPE_CHECKING:
     from autotune.search.recheck import Recheck
     from autotune.store import Store
+
 
 FAILED = 1
 """Exit status when a winner no longer runs right, whatever has replaced it."""
@@ -92,3 +96,39 @@ def _report(options: argparse.Namespace, found: "list[Recheck]", *, was_stopped:
     if lost:
         raise AutotuneError(f"no configuration runs right for {', '.join(lost[:5])}", hint="autotune run may find one")
     return FAILED if any(one.standing is Standing.FAILED for one in found) else 0
+
+
+@command(ANY_DEVICE, DATABASE, JSON, examples=("status", "status --device adreno --json"))
+def status_command(options: argparse.Namespace) -> int:
+    """Show what is tuned on each device; what is out of date, and how the trials ended."""
+    from autotune.display.results import print_overviews
+    from autotune.search.recheck import survey
+    from autotune.store import Store
+
+    with Store.open(options.db, read_only=True) as store:
+        named = named_device(options.device, store.devices()) if options.device else None
+        slug = named.slug if named else None
+        is_one_of_several = named is not None and options.device.strip().lower() != named.slug
+        drivers = _drivers(named if is_one_of_several else None)
+        found = [overview for overview in survey(store, drivers) if slug in (None, overview.device)]
+    if slug and not found:
+        print_note(f"nothing is stored for {slug}")
+    if options.json:
+        print_json(write(found))
+    else:
+        print_overviews(found, sys.stdout)
+    return 0
+
+
+def _drivers(named: Device | None) -> dict[str, str]:
+    """Return the drivers of this machine's devices by slug; empty without devices, which a status does not need.
+
+    Of several runtimes of one processor it is the driver that other commands use, unless one of them is `named`.
+    """
+    from autotune.device.discovery import discover, preference
+
+    try:
+        devices = sorted(discover(), key=preference)
+    except AutotuneError:
+        return {}
+    return {device.slug: device.driver for device in [*devices, *(d for d in devices if d == named)]}

@@ -1,4 +1,4 @@
-"""Access to devices: `discovery` finds them, `open_port` opens one; `port` tells what can be done with it then."""
+"""Access to devices: `discovery` finds them, `open_port` opens one; `port` is what can be done with it then."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def open_port(place: Any, *, profiles: bool = True) -> "Port":
     """Open a device, given as ``platform:device`` in numbers, or on a caller's queue, or context of one device.
 
-    ``LINK#platform:device`` is a device behind a link. Launches tell event times if the port `profiles`, or the
+    ``LINK#platform:device`` is a device behind a link. Launches report event times if the port `profiles`, or the
     caller's queue does. Raises DeviceSelectionError when the device cannot be found or opened, DeviceLostError when a
     link or its agent does not hold.
     """

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from autotune.device.forks import enter_driver
 from autotune.device.identity import DeviceType, Strings, identify
 from autotune.device.processors import cpuinfo, instruction_set
 from autotune.device.quirks import (
     ask,
     compiler_target,
+    enter_driver,
     first_line,
     hidden_by,
     number,
@@ -44,7 +44,7 @@ _SUB_GROUP_SIZES: tuple[_Query, ...] = (
     ("cl_nv_device_attribute_query", 0x4003, "uint"),
     ("cl_amd_device_attribute_query", 0x4043, "uint"),
 )
-"""Extension, code and type of the queries by which each vendor tells such sizes."""
+"""Extension, code and type of the queries by which each vendor reports such sizes."""
 _COMPUTE_CAPABILITY = (0x4000, 0x4001)
 _HALF_ARITHMETIC_SINCE, _INTEGER_DOT_SINCE, _MATRIX_UNITS_SINCE = 53, 61, 80
 """The compute capability, times ten, from which on NVIDIA's GPUs can do it; their compiler accepts half arithmetic
@@ -279,7 +279,7 @@ def _version(raw: Any) -> tuple[int, int]:
 
 
 def _opencl_c_standards(raw: Any, machine: Machine) -> tuple[int, ...]:
-    """See `DeviceLimits`. A driver of OpenCL 3 tells its versions of OpenCL C, and may lack 2.0."""
+    """See `DeviceLimits`. A driver of OpenCL 3 lists its versions of OpenCL C, and may lack 2.0."""
     major, _ = _version(raw)
     if major < 3:
         return (200,) if major == 2 else ()

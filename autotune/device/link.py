@@ -94,17 +94,6 @@ def reachable_machines() -> Sequence[ReachableMachine]:
     return machines
 
 
-def every_link(selector: str) -> list[str]:
-    """Return the links to all phones that can be used for ``adb``, any other selector as it is.
-
-    Raises DeviceSelectionError when there is no phone, with what is wrong with those that adb shows.
-    """
-    if selector != "adb":
-        return [selector]
-    usable = [machine.link for machine in reachable_machines() if not machine.trouble]
-    return usable or [find_link("adb").name]
-
-
 def wait_for(selector: str, should_stop: Callable[[], bool] = lambda: False) -> None:
     """Return as soon as a device's link can be used, at once for a device of this machine. May block for long.
 

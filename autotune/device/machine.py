@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from autotune.codec import Node, read
-from autotune.device.identity import architecture_of
+from autotune.device.families import FAMILIES
+from autotune.device.identity import architecture_of, family_of
 from autotune.model.device import Device, DeviceLimits
-from autotune.model.machine import UNKNOWN, Machine
-from autotune.model.rates import Rates
+from autotune.model.machine import UNKNOWN, Machine, Rates
 
 _FOLDER = Path(__file__).parent / "machines"
 _MOST_KEPT = 1024
+ANY_DEVICE = "any device"
+"""What `Device.presumed_from` says where nothing is known."""
 
 
 def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
@@ -45,17 +47,9 @@ def public_limits(slug: str, family: str) -> tuple[DeviceLimits, str]:
     return read(DeviceLimits, Node(found)), source
 
 
-def use_rates(device: Device, rates: Rates | None) -> None:
-    """Have the measured rates of a device replace its public numbers in this process; None: of a database without."""
-    if rates is None:
-        _RATES.pop(device.slug, None)
-    else:
-        _RATES[device.slug] = rates
-
-
-def measured_machine(device: Device, family: str) -> Machine:
+def measured_machine(device: Device, family: str, rates: Rates | None) -> Machine:
     """Return the machine that a device is, with numbers by its measured rates in place of those that are stated."""
-    machine, rates = machine_of(device.slug, family), _RATES.get(device.slug)
+    machine = machine_of(device.slug, family)
     if rates is None:
         return machine
     found: dict[str, int] = {}
@@ -67,10 +61,6 @@ def measured_machine(device: Device, family: str) -> Machine:
         stated = machine.lanes or max(device.limits.sub_group_sizes, default=0)
         found["lanes"] = min(stated or rates.lanes, rates.lanes)
     return replace(machine, **found)
-
-
-_RATES: dict[str, Rates] = {}
-"""The rates that `use_rates` was given last, by slug: all tables of a process share them."""
 
 
 @lru_cache(maxsize=_MOST_KEPT)
@@ -101,3 +91,20 @@ def _read(family: str) -> Mapping[str, Any]:
 @cache
 def _files() -> frozenset[Path]:
     return frozenset(_FOLDER.glob("*.toml"))
+
+
+def is_known(slug: str) -> bool:
+    """Return whether more is known of a device by its slug than the least limits of OpenCL."""
+    return absent_device(slug).presumed_from != ANY_DEVICE
+
+
+def absent_device(slug: str) -> Device:
+    """Return a device with the public limits of its model, else of its generation, else of its family.
+
+    `Device.presumed_from` names the source of the limits. Where the real device has a lower limit, a kernel
+    may fail to build there.
+    """
+    family = family_of(slug)
+    limits, source = public_limits(slug, family)
+    vendor = FAMILIES[family].vendor if family in FAMILIES else ""
+    return Device(slug=slug, vendor=vendor, model="", family=family, limits=limits, presumed_from=source or ANY_DEVICE)

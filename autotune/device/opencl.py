@@ -14,11 +14,20 @@ import pyopencl as cl
 from numpy.typing import NDArray
 
 from autotune.device.description import HERE, describe, toolchain
-from autotune.device.forks import enter_driver
-from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Memory, Run, scalar
+from autotune.device.port import (
+    NO_MEMORY,
+    NO_SCALARS,
+    NUMPY_TYPES,
+    KernelFacts,
+    Memory,
+    Run,
+    refuses_work_group,
+    scalar,
+)
 from autotune.device.quirks import (
     Quirks,
     ask,
+    enter_driver,
     first_line,
     number,
     quirks_of,
@@ -29,7 +38,6 @@ from autotune.device.quirks import (
     without_noise,
 )
 from autotune.device.sensors import Reading, Sensors, find_sensors
-from autotune.device.status import refuses_work_group
 from autotune.errors import AutotuneError, BuildError, DeviceSelectionError, KernelError, LaunchError, WorkGroupError
 from autotune.model.device import Device
 from autotune.model.draw import Draw
@@ -86,8 +94,8 @@ class Session:
     def __init__(self, place: "str | cl.Context | cl.CommandQueue", *, profiles: bool = True) -> None:
         """Open a device, given as ``platform:device`` in numbers, or use a context of one device, or an in-order queue.
 
-        A queue that is made here tells event times if it `profiles`. Raises DeviceSelectionError when the device cannot
-        be found or opened.
+        Launches on a queue made here report event times if it `profiles`. Raises DeviceSelectionError when the device
+        cannot be found or opened.
         """
         enter_driver()
         if isinstance(place, str | cl.Context):
@@ -166,14 +174,14 @@ class Session:
             return [cl.Kernel(program, launch.kernel) for launch in plan.launches]
 
     def facts(self, kernels: Sequence[cl.Kernel], plan: Plan) -> KernelFacts:
-        def told(kernel: Any, what: int) -> int:
+        def reported(kernel: Any, what: int) -> int:
             return ask(lambda: int(kernel.get_work_group_info(what, self._raw)), 0)
 
-        info, is_told = cl.kernel_work_group_info, not self.quirks.understates_work_group_limit
+        info, is_reported = cl.kernel_work_group_info, not self.quirks.understates_work_group_limit
         working = [k for k, launch in zip(kernels, plan.launches, strict=True) if not launch.prepares]
         return KernelFacts(
-            work_group_limit=min(told(kernel, info.WORK_GROUP_SIZE) if is_told else 0 for kernel in working),
-            private_memory_bytes=max(told(kernel, info.PRIVATE_MEM_SIZE) for kernel in working),
+            work_group_limit=min(reported(kernel, info.WORK_GROUP_SIZE) if is_reported else 0 for kernel in working),
+            private_memory_bytes=max(reported(kernel, info.PRIVATE_MEM_SIZE) for kernel in working),
         )
 
     # Memory
@@ -373,8 +381,8 @@ def _raw_device(selector: str) -> cl.Device:
 
 def _new_queue(place: "str | cl.Context", profiles: bool) -> tuple[cl.Context, cl.CommandQueue]:
     if isinstance(place, cl.Context) and len(place.devices) != 1:
-        told = f"the context has {len(place.devices)} devices"
-        raise DeviceSelectionError(told, hint="pass a queue of one device")
+        message = f"the context has {len(place.devices)} devices"
+        raise DeviceSelectionError(message, hint="pass a queue of one device")
     device = _raw_device(place) if isinstance(place, str) else place.devices[0]
     properties: Any = cl.command_queue_properties.PROFILING_ENABLE if profiles else 0
     try:

@@ -6,7 +6,7 @@ are opaque handles, of use to the port that made them only. Commands take effect
 need not be waited for: its error may be raised by the next command that waits, which are `read`, `run` and `finish`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -22,6 +22,33 @@ from autotune.model.draw import Draw
 from autotune.model.plan import Buffer, Launch, Plan
 from autotune.model.problem import ELEMENT_TYPES
 
+NAMES: dict[int, str] = dict(
+    zip(
+        (*range(-1, -20, -1), *range(-30, -73, -1)),
+        (
+            "DEVICE_NOT_FOUND", "DEVICE_NOT_AVAILABLE", "COMPILER_NOT_AVAILABLE", "MEM_OBJECT_ALLOCATION_FAILURE",
+            "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", "PROFILING_INFO_NOT_AVAILABLE", "MEM_COPY_OVERLAP",
+            "IMAGE_FORMAT_MISMATCH", "IMAGE_FORMAT_NOT_SUPPORTED", "BUILD_PROGRAM_FAILURE", "MAP_FAILURE",
+            "MISALIGNED_SUB_BUFFER_OFFSET", "EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST", "COMPILE_PROGRAM_FAILURE",
+            "LINKER_NOT_AVAILABLE", "LINK_PROGRAM_FAILURE", "DEVICE_PARTITION_FAILED", "KERNEL_ARG_INFO_NOT_AVAILABLE",
+            "INVALID_VALUE", "INVALID_DEVICE_TYPE", "INVALID_PLATFORM", "INVALID_DEVICE", "INVALID_CONTEXT",
+            "INVALID_QUEUE_PROPERTIES", "INVALID_COMMAND_QUEUE", "INVALID_HOST_PTR", "INVALID_MEM_OBJECT",
+            "INVALID_IMAGE_FORMAT_DESCRIPTOR", "INVALID_IMAGE_SIZE", "INVALID_SAMPLER", "INVALID_BINARY",
+            "INVALID_BUILD_OPTIONS", "INVALID_PROGRAM", "INVALID_PROGRAM_EXECUTABLE", "INVALID_KERNEL_NAME",
+            "INVALID_KERNEL_DEFINITION", "INVALID_KERNEL", "INVALID_ARG_INDEX", "INVALID_ARG_VALUE",
+            "INVALID_ARG_SIZE", "INVALID_KERNEL_ARGS", "INVALID_WORK_DIMENSION", "INVALID_WORK_GROUP_SIZE",
+            "INVALID_WORK_ITEM_SIZE", "INVALID_GLOBAL_OFFSET", "INVALID_EVENT_WAIT_LIST", "INVALID_EVENT",
+            "INVALID_OPERATION", "INVALID_GL_OBJECT", "INVALID_BUFFER_SIZE", "INVALID_MIP_LEVEL",
+            "INVALID_GLOBAL_WORK_SIZE", "INVALID_PROPERTY", "INVALID_IMAGE_DESCRIPTOR", "INVALID_COMPILER_OPTIONS",
+            "INVALID_LINKER_OPTIONS", "INVALID_DEVICE_PARTITION_COUNT", "INVALID_PIPE_SIZE", "INVALID_DEVICE_QUEUE",
+            "INVALID_SPEC_ID", "MAX_SIZE_RESTRICTION_EXCEEDED",
+        ),
+        strict=True,
+    )
+)  # fmt: skip
+"""OpenCL's error codes by number."""
+CODES = {name: code for code, name in NAMES.items()}
+_WORK_GROUP_REFUSED = (CODES["INVALID_WORK_GROUP_SIZE"], CODES["INVALID_WORK_ITEM_SIZE"])
 NUMPY_TYPES: dict[str, type[np.generic]] = {
     name: getattr(np, number.stored or name) for name, number in ELEMENT_TYPES.items()
 }
@@ -206,3 +233,12 @@ class Port(Protocol):
     def finish(self) -> None:
         """Wait for everything started."""
         ...
+
+
+def refuses_work_group(status: int, can_wait: Callable[[], bool]) -> bool:
+    """Return whether a launch was refused for its work-group, and nothing is broken.
+
+    NVIDIA reports in the same words that a work-group needs too many registers and that a kernel has faulted; after a
+    fault every wait fails, too. `can_wait` returns whether one did not.
+    """
+    return can_wait() if status == CODES["OUT_OF_RESOURCES"] else status in _WORK_GROUP_REFUSED

@@ -40,12 +40,14 @@ def run(port: Port, program: Program, launch: Launch, memory: Mapping[str, Memor
 def difference(found: Numbers, expected: Numbers) -> str:
     if not len(expected):
         return ""
-    told = found[: expected.nbytes].view(expected.dtype)
-    wrong = np.flatnonzero(told != expected)
+    given = found[: expected.nbytes].view(expected.dtype)
+    wrong = np.flatnonzero(given != expected)
     if not len(wrong):
         return ""
     first = wrong[0]
-    return f"{len(wrong)} of {len(expected)} results are wrong, the first is {told[first]} instead of {expected[first]}"
+    return (
+        f"{len(wrong)} of {len(expected)} results are wrong, the first is {given[first]} instead of {expected[first]}"
+    )
 
 
 # Images

@@ -33,7 +33,7 @@ from autotune.errors import ConfigurationError, TableError
 from autotune.kernels import find_family
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
-from autotune.model.machine import UNKNOWN, Machine
+from autotune.model.machine import UNKNOWN, Machine, Rates
 from autotune.space.family import Starts
 
 _FOLDER = Path(__file__).parent / "profiles"
@@ -90,10 +90,10 @@ class ProfileFile:
         return max(ranked, key=lambda item: item[0], default=(0, self.profile))[1]
 
 
-def find_profile(device: Device) -> Profile:
-    """Return the profile of a device; `generic` if its family has none."""
+def find_profile(device: Device, rates: Rates | None = None) -> Profile:
+    """Return the profile of a device, by its measured rates if there are any; `generic` if its family has none."""
     name = device.family if device.family in profile_names() else "generic"
-    profile, machine = _read(name).profile_for(device.slug), measured_machine(device, name)
+    profile, machine = _read(name).profile_for(device.slug), measured_machine(device, name, rates)
     key = name, profile.name, machine
     if key not in _OF_MACHINES:
         _OF_MACHINES[key] = replace(profile, machine=machine)

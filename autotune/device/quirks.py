@@ -2,6 +2,7 @@
 
 - Any query may be refused, or answered with nonsense: `ask`, `text`, `number` and `positive` cannot fail.
 - Some keep built programs, build again at a launch, or report wrong limits: `Quirks`.
+- None survives a fork: `enter_driver`.
 - PoCL starts too many threads, and lets them wander: `set_threads`.
 - PoCL 3.0 compiles for a processor that its built-in library does not fit: `repair_processor_name`.
 - PoCL shows no device where it cannot write to its cache: `hidden_by`.
@@ -25,9 +26,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.device.processors import cpu_flags, cpuinfo, usable_cores
+from autotune.errors import DeviceSelectionError
 
 if TYPE_CHECKING:
     import pyopencl as cl
+
 
 _T = TypeVar("_T")
 
@@ -88,8 +91,8 @@ def number(source: Any, attribute: str, otherwise: int = 0) -> int:
 
 def positive(source: Any, attribute: str, otherwise: int) -> int:
     """Return a number that cannot be zero: a driver that reports zero does not know it, so `otherwise` is returned."""
-    told = number(source, attribute, 0)
-    return told if told > 0 else otherwise
+    reported = number(source, attribute, 0)
+    return reported if reported > 0 else otherwise
 
 
 def hidden_by(platform: Any) -> str:
@@ -253,3 +256,33 @@ def _pointers_to(text: bytes, structure: int, spans: list[_Span]) -> list[ctypes
         if is_readable and ctypes.string_at(slot.value, len(text)) == text:
             found.append(slot)
     return found
+
+
+class _Driver:
+    """Whether this process uses a driver, and whether it was forked from one that did."""
+
+    is_used = False
+    was_forked = False
+
+    def note_fork(self) -> None:
+        self.was_forked = self.is_used
+
+
+_driver = _Driver()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_driver.note_fork)
+
+
+def after_fork() -> DeviceSelectionError:
+    """Return the error for a process that was forked from one that uses OpenCL."""
+    return DeviceSelectionError(
+        "this process was forked from one that uses OpenCL, which no driver survives",
+        hint="start it with multiprocessing's method spawn or forkserver, or fork before the first use of a device",
+    )
+
+
+def enter_driver() -> None:
+    """Note that this process uses a driver from now on. Raises DeviceSelectionError after a fork from one that did."""
+    if _driver.was_forked:
+        raise after_fork()
+    _driver.is_used = True

@@ -111,7 +111,7 @@ _OF_VENDORS = {FAMILIES["adreno"].vendor: _ADRENO, FAMILIES["amd"].vendor: _AMD}
 def find_sensors(device: Device, pci_address: str = "", system: SystemFiles | None = None) -> Sensors:
     """Return the sensors of a device; `system` has the files of its machine, by default this one.
 
-    `pci_address`, such as ``00000000:1b:00.0``, tells several NVIDIA devices apart; empty if it is not known.
+    `pci_address`, such as ``00000000:1b:00.0``, identifies one of several NVIDIA devices; empty if it is not known.
     """
     system = system or Folder()
     if device.limits.is_cpu:

@@ -24,9 +24,9 @@ from autotune.model.plan import Argument, Buffer, LocalMemory, Plan, Structure
 from autotune.model.trial import BuildState, Calibration, Request, Timer, TrialState, Winner, time_text
 
 if TYPE_CHECKING:
-    from autotune.kernels.presets import Preset
     from autotune.lookup.misses import Miss
     from autotune.model.events import Outcome
+    from autotune.networks.presets import Preset
     from autotune.search.compilation import AlgorithmReport, Report, Spread
     from autotune.search.recheck import Overview, Recheck
 

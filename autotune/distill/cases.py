@@ -81,7 +81,7 @@ class MeasuredDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """A document of measurements, beside its members ``format`` and ``schema_version``."""
+    """A document of measurements, without its members ``format`` and ``schema_version``."""
 
     kernel: Annotated[str, NAME]
     devices: tuple[MeasuredDevice, ...]
@@ -159,7 +159,7 @@ def _of_measurements(root: Node) -> tuple[str, list[Case]]:
     if members["format"].value != FORMAT:
         raise root.wrong("is neither a table of autotune nor measurements", hint=f'those have "format": "{FORMAT}"')
     root.member("schema_version").whole(1, 1)
-    document = read(Measurements, root, beside=("format", "schema_version"))
+    document = read(Measurements, root, ignored=("format", "schema_version"))
     cases = []
     for device, place in zip(document.devices, members["devices"].items(), strict=True):
         for problem in device.problems:

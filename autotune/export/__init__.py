@@ -75,7 +75,7 @@ def export_package(
     """
     from autotune.export.c_package import package_files
     from autotune.export.contents import read_tables
-    from autotune.export.files import write_package
+    from autotune.export.formats import write_package
 
     absent = _also(store, device_slug)
     if not absent:
@@ -87,7 +87,7 @@ def export_package(
 
 def _also(store: "Store", device_slug: str | None) -> list[str]:
     """Return the slug in a list if nothing is stored for the device, but its limits are publicly known."""
-    from autotune.lookup.absent import is_known
+    from autotune.device.machine import is_known
 
     is_stored = any(device.slug == device_slug for device in store.devices())
     return [device_slug] if device_slug and not is_stored and is_known(device_slug) else []

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from autotune.device.profile import find_profile
 from autotune.errors import TableError, UsageError
+from autotune.export.contents import DeviceTable
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.model.plan import Role
@@ -153,10 +154,11 @@ class FamilyInC:
     def candidate(self, configuration: Configuration, numbers: Mapping[str, int]) -> str:
         return braced([self.configuration(configuration), *(numbers[name] for name in self.numbers)])
 
-    def candidates(self, device: Device) -> Mapping[Configuration, Mapping[str, int]]:
+    def candidates(self, table: DeviceTable) -> Mapping[Configuration, Mapping[str, int]]:
         """Return the declared candidates for a device's default, each with its numbers for the estimate."""
-        known = self.rules.candidates(find_profile(device).starting(self.family.name), device.limits)
-        faults = self.family.faults(device.limits)
+        limits = table.device.limits
+        known = self.rules.candidates(find_profile(table.device, table.rates).starting(self.family.name), limits)
+        faults = self.family.faults(limits)
         return {
             configuration: numbers
             for configuration, numbers in known.items()

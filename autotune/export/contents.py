@@ -6,11 +6,12 @@ from types import MappingProxyType
 from typing import Any
 
 from autotune.codec import printable
+from autotune.device.machine import absent_device
 from autotune.kernels import DEFAULT_FAMILY, find_family
 from autotune.lookup import table_order
-from autotune.lookup.absent import absent_device
 from autotune.lookup.json_table import Contents, plain_entry, read_contents
 from autotune.model.device import Device
+from autotune.model.machine import Rates
 from autotune.model.trial import Winner
 from autotune.paths import data_folder
 from autotune.search.faults import with_faults
@@ -29,6 +30,7 @@ class DeviceTable:
     winners: tuple[Winner, ...]
     trials: Mapping[str, int] = field(default_factory=dict)
     """Number of trials of the device, of any family, by how they ended; only where they were asked for."""
+    rates: Rates | None = None
 
 
 def shipped_tables(store: Store, device_slug: str | None) -> Beneath:
@@ -82,6 +84,7 @@ def read_tables(
             device=_printable_device(with_faults(known_here[slug], store)),
             winners=tuple(sorted(winners, key=lambda winner: table_order(winner.problem))),
             trials=store.trial_counts(slug).by_state if trials else {},
+            rates=store.rates(known_here[slug]),
         )
         for slug, winners in found.items()
     ]

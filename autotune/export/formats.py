@@ -1,17 +1,32 @@
-"""The table of export formats, from which the command line, the service and the page take theirs."""
+"""Export formats, for the command line, the service and the page; and writing files of which none is lost."""
 
+import contextlib
+import hashlib
+import re
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from autotune.errors import TableError, UsageError
 from autotune.plugins import PARTS
 
 if TYPE_CHECKING:
     from autotune.export.contents import DeviceTable
 
+
 MARK = "<!-- Written by autotune. -->"
 """Follows the first tag of every picture and page that may be written again."""
+EXAMPLE = "main.c"
+"""The file of a package that users are meant to change: their changes are never overwritten."""
+
+_FORCE = "--force overwrites them"
+
+_MARK = "/* Written by autotune ({}). Once changed, it is not overwritten without --force. */\n"
+_MARKED = re.compile(rb"/\* Written by autotune \(([0-9a-f]{12})\)[^\n]*\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +50,7 @@ class Format:
     has_shipped: bool = False
     """Whether it holds what a lookup answers from: beneath the results of a database, the tables that ship as well."""
     has_trials: bool = False
-    """Whether it tells how the trials of a device ended."""
+    """Whether it lists how the trials of a device ended."""
     has_files: bool = False
     """Whether its text holds files by name, which the command writes into a folder."""
     has_rule: bool = False
@@ -71,7 +86,7 @@ FORMATS: Mapping[str, Format] = {
         Format(
             name="c", title="C header", meaning="a C99 header for applications",
             ending="h", media_type="text/x-c; charset=utf-8", beginning=rb"/\* [^\n]*[Ww]ritten by autotune",
-            writer="autotune.export.c_header:write_c", families="appended",
+            writer="autotune.export.c_package:write_c", families="appended",
             has_shipped=True, has_rule=True, has_folder=True,
         ),
         Format(
@@ -82,12 +97,12 @@ FORMATS: Mapping[str, Format] = {
         Format(
             name="files", title="JSON by size", meaning="JSON files by sizes: one for each family, device and types",
             ending="json", media_type="application/json", beginning=rb'\s*\{\s*"format": "autotune',
-            writer="autotune.export.by_size:write_files", has_shipped=True, has_files=True,
+            writer="autotune.export.text_tables:write_files", has_shipped=True, has_files=True,
         ),
         Format(
             name="toml", title="TOML", meaning="the same in one file",
             ending="toml", media_type="application/toml", beginning=rb"# Written by autotune",
-            writer="autotune.export.by_size:write_toml", has_shipped=True,
+            writer="autotune.export.text_tables:write_toml", has_shipped=True,
         ),
         Format(
             name="sqlite", title="SQLite", meaning="the database with all trials",
@@ -116,3 +131,69 @@ TRIAL_FORMATS: Mapping[str, Format] = {
     )
 }  # fmt: skip
 """What the command writes of the trials of one problem, which `own` writes."""
+
+
+_BEGINNINGS = (form.beginning for form in (*FORMATS.values(), *TRIAL_FORMATS.values()))
+_OURS = re.compile(b"|".join([rb"<svg [^>]*>\n" + MARK.encode(), *_BEGINNINGS]))
+
+
+def check_replaceable(path: Path) -> None:
+    """Raise UsageError for an existing file that no export has written."""
+    if not path.is_file():
+        return
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        beginning = file.read(1000)
+        if beginning and not _OURS.match(beginning):
+            raise UsageError(f"{path} already exists and is not a table of autotune", hint="--force overwrites it")
+
+
+def write_package(folder: Path, files: Mapping[str, str], *, force: bool = False) -> list[str]:
+    """Write all files of a package or none; return the names of those left alone because the user has changed them.
+
+    Raises UsageError, unless `force`, when a file would be lost that no export has written or that was changed since;
+    TableError when the folder cannot be written.
+    """
+    was_there = folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = _check_files(folder, files, force=force)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".autotune-") as name:
+            draft = Path(name)
+            for file, text in files.items():
+                marked = _MARK.format(_hash(text.encode("ascii"))) + text
+                (draft / file).write_text(marked, encoding="ascii", newline="\n")
+            for file in files:
+                if file not in kept:
+                    (draft / file).replace(folder / file)
+    except OSError as error:
+        if not was_there:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise TableError(f"{folder} cannot be written: {error.strerror}") from error
+    return kept
+
+
+def _check_files(folder: Path, files: Mapping[str, str], *, force: bool) -> list[str]:
+    """Return the names of the files to leave alone. Raises UsageError."""
+    foreign, changed = [], []
+    for name in files:
+        path = folder / name
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder", hint="name another folder")
+        if path.exists():
+            data = path.read_bytes()
+            mark = _MARKED.match(data)
+            if not mark:
+                foreign.append(name)
+            elif _hash(data[mark.end() :]) != mark[1].decode():
+                changed.append(name)
+    kept = [name for name in (*foreign, *changed) if name == EXAMPLE]
+    if not force and foreign:
+        raise UsageError(f"{folder} has files that autotune did not write: {', '.join(foreign)}", hint=_FORCE)
+    if not force and set(changed) - {EXAMPLE}:
+        raise UsageError(f"{folder} has files that were changed since their export: {', '.join(changed)}", hint=_FORCE)
+    return kept
+
+
+def _hash(data: bytes) -> str:
+    # Version control may have changed the line endings.
+    return hashlib.sha256(data.replace(b"\r\n", b"\n")).hexdigest()[:12]

@@ -1,5 +1,6 @@
 """Render kernels and exported C from templates, and identify the templates. The only module that imports Jinja2."""
 
+import dataclasses
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,10 +19,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from autotune import __version__
 from autotune.errors import BuildError, ConfigurationError, UsageError
+from autotune.kernels import family_names, find_family
 from autotune.model.configuration import Configuration, Value
-from autotune.model.device import Device
+from autotune.model.device import Device, DeviceLimits, Fault
 from autotune.model.plan import Plan
-from autotune.model.trial import Provenance, now_utc
+from autotune.model.trial import Job, Measurement, Provenance, Trial, now_utc
 from autotune.paths import data_folder
 from autotune.space.family import KernelFamily
 
@@ -32,6 +34,13 @@ MOST_MEMORY_BYTES = 512 * 2**20
 _rendering = Lock()
 FILTERS = ("abs", "default", "int", "join", "length", "list", "lower", "max", "min", "string", "sum", "upper")
 """Filters that templates of strangers may use."""
+FORMAT = 2
+"""Version of the messages: a service and a worker that differ in it refuse each other.
+
+Increased with every change that `code_version` does not see: it covers the names of the fields of _SENT.
+"""
+
+_SENT = (Job, Trial, Measurement, Device, DeviceLimits, Fault)
 
 
 def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> str:
@@ -45,7 +54,7 @@ def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> st
         template = _environment(family).get_template(family.template_name(configuration.algorithm))
         return template.render(values) if family.is_trusted else _render_bounded(template, values)
     except TemplateError as error:
-        raise BuildError(f"{_told_of(family, configuration.algorithm)} failed: {error}") from error
+        raise BuildError(f"{_described(family, configuration.algorithm)} failed: {error}") from error
 
 
 def _render_bounded(template: Template, values: Mapping[str, Value]) -> str:
@@ -133,7 +142,7 @@ def _parsed(family: KernelFamily, name: str) -> Any:
         raise UsageError(f"template of {algorithm}, line {error.lineno}: {error.message}") from error
 
 
-def _told_of(family: KernelFamily, algorithm: str) -> str:
+def _described(family: KernelFamily, algorithm: str) -> str:
     return f"template of {family.name}" + (f" {algorithm}" if algorithm != family.name else "")
 
 
@@ -224,3 +233,19 @@ def provenance_now(device: Device, family: KernelFamily, configuration: Configur
         tool_version=__version__,
         measured_at=now_utc(),
     )
+
+
+@cache
+def code_version() -> str:
+    """Return a digest of the message format, the templates and the search spaces.
+
+    A service and a worker with the same digest measure the same thing. The version of autotune is not part of it, since
+    most changes do not affect what is measured.
+    """
+    fields = [[field.name for field in dataclasses.fields(kind)] for kind in _SENT]
+    digest = hashlib.sha256(f"{FORMAT} {fields} ".encode())
+    for name in family_names():
+        family = find_family(name)
+        hashes = [template_hash(family, algorithm.name) for algorithm in family.algorithms]
+        digest.update(f"{name} {family.space_version} {hashes}".encode())
+    return f"{FORMAT}-{digest.hexdigest()[:12]}"

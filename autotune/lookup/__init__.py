@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from autotune.lookup.contents import Contents
     from autotune.lookup.misses import MissLog
-    from autotune.model.rates import Rates
+    from autotune.model.machine import Rates
 
 __all__ = ["Entry", "Match", "Tuned", "TuningTable", "table_order"]
 

@@ -14,6 +14,7 @@ from autotune.lookup.contents import Contents, Shelf
 from autotune.lookup.legality import Legality
 from autotune.model.configuration import Value
 from autotune.model.device import Device
+from autotune.model.machine import Rates
 from autotune.model.problem import Problem
 from autotune.space.family import KernelFamily
 
@@ -114,8 +115,8 @@ class Chain:
         self._families: dict[str, KernelFamily] = {}
         self._named_answers: dict[tuple[str, str], DeviceAnswers] = {}
         self._absent: dict[str, Device] = {}
-        self._rated: set[str] = set()
-        """Slugs of the devices whose measured rates were asked for."""
+        self._rates: dict[str, Rates | None] = {}
+        """The measured rates of devices by slug, those that were needed."""
         self._kept: dict[tuple[object, ...], DeviceAnswers] = {}
         self._narrowed: dict[Device, Device] = {}
         self._slugs: dict[str, str] = {}
@@ -156,7 +157,7 @@ class Chain:
     def _warn_of_misspelling(self, name: str, slug: str) -> None:
         from difflib import get_close_matches
 
-        from autotune.lookup.absent import ANY_DEVICE
+        from autotune.device.machine import ANY_DEVICE
 
         presumed = self._named(slug).presumed_from
         near = get_close_matches(slug, self._contents.slugs(), n=1, cutoff=_ALIKE) if presumed != slug else []
@@ -205,7 +206,7 @@ class Chain:
         if known is None:
             if len(self._absent) >= _MOST_KEPT:
                 self._absent.clear()
-            from autotune.lookup.absent import absent_device
+            from autotune.device.machine import absent_device
 
             known = self._absent[slug] = absent_device(slug)
         return known
@@ -220,13 +221,11 @@ class Chain:
         return answers
 
     def _default(self, device: Device, family: KernelFamily, problem: Problem, reason: str) -> Tuned:
-        from autotune.device.machine import use_rates
         from autotune.device.profile import find_profile
 
-        if device.slug not in self._rated:
-            self._rated.add(device.slug)
-            use_rates(device, self._contents.rates(device))
-        profile = find_profile(device)
+        if device.slug not in self._rates:
+            self._rates[device.slug] = self._contents.rates(device)
+        profile = find_profile(device, self._rates[device.slug])
         starts = profile.starting(family.name)
         configuration = family.default(problem, device.limits, starts)
         if configuration in starts:

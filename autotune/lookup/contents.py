@@ -15,7 +15,7 @@ from autotune.paths import data_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.model.rates import Rates
+    from autotune.model.machine import Rates
     from autotune.model.trial import Winner
 
 Row = tuple[str, str, float, str, str]

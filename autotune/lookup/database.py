@@ -23,8 +23,8 @@ from autotune.lookup.answer import Entry
 from autotune.lookup.contents import Contents, Row, Shelf
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
+from autotune.model.machine import Rates, fingerprint
 from autotune.model.problem import Problem
-from autotune.model.rates import Rates, fingerprint
 from autotune.paths import APPLICATION_ID, is_newest_revision
 from autotune.space.family import KernelFamily
 
@@ -364,8 +364,8 @@ def read_only_options(path: Path) -> str:
             return options
     # Reading a log requires files beside the database, which cannot be created in a read-only folder. `immutable`
     # assures SQLite that there are no writers, but then changes still in a log or a journal would be missed.
-    beside = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
-    if any(file.exists() and file.stat().st_size for file in beside):
+    logs = [path.with_name(path.name + ending) for ending in ("-wal", "-journal")]
+    if any(file.exists() and file.stat().st_size for file in logs):
         hint = "copy the file and the -wal and -journal files beside it to a writable folder, and open the copy"
         raise StoreError(f"{path} was not closed properly, and its folder is not writable", hint=hint)
     return "?mode=ro&immutable=1"

@@ -1,4 +1,4 @@
-"""Reads exported JSON tables as hostile input; errors name the path of the faulty value.
+"""Reads exported JSON tables as hostile input: only what a kernel family declares. Errors name the faulty value.
 
 `db/table.schema.json` states the same rules for other programs. The bounds are annotations of the model, so that
 reading needs the standard library only; the export writes what this module accepts.
@@ -9,12 +9,15 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from autotune.codec import Node, parse, read, read_file, write
-from autotune.errors import TableError
-from autotune.lookup.values import read_family, readers_for
+from autotune.codec import Node, Reader, parse, read, read_file, write
+from autotune.errors import ProblemError, TableError
+from autotune.kernels import family_names, find_family, is_family
+from autotune.model.configuration import Configuration
 from autotune.model.device import Device, Fault
+from autotune.model.problem import Problem
 from autotune.model.trial import Winner
 from autotune.paths import UPGRADE_HINT
+from autotune.space.family import KernelFamily
 
 FORMAT = "autotune-table"
 SCHEMA_VERSION = 2
@@ -74,7 +77,7 @@ def _read(document: Node) -> Contents:
 def read_device(node: Node) -> Device:
     """Read a device; its entries are not read yet."""
     # Earlier versions wrote predictors, which nothing uses any more.
-    return read(Device, node, beside=("entries", "predictors"), readers={Fault: _read_fault})
+    return read(Device, node, ignored=("entries", "predictors"), readers={Fault: _read_fault})
 
 
 def _read_fault(node: Node) -> Fault:
@@ -104,7 +107,7 @@ def read_entry(slug: str, node: Node) -> Winner:
     """Read an imported winner of the device with this slug."""
     readers = readers_for(read_family(node.member("family")))
     given = {"device": slug, "source": "imported"}
-    winner = read(Winner, node, given=given, beside=("family", *_DERIVED), readers=readers)
+    winner = read(Winner, node, given=given, ignored=("family", *_DERIVED), readers=readers)
     if winner.problem.flops / winner.time_ns * 1e9 > MAX_FLOPS_PER_SECOND:
         raise node.member("time_ns").wrong(
             f"{winner.time_ns:g} ns for {winner.problem.label} is faster than any device"
@@ -124,9 +127,53 @@ def plain_entry(winner: Winner) -> dict[str, Any]:
 def _check_derived(members: dict[str, Node], winner: Winner) -> None:
     """Check that derived numbers, which may be missing, do not contradict those that they follow from."""
     for name in _DERIVED:
-        node, told = members.get(name), getattr(winner, name)
+        node, derived = members.get(name), getattr(winner, name)
         is_claim = name == "gain_over_default" and not winner.is_final  # earlier versions wrote it all the same
-        if node is None or is_claim or (node.value is None and told is None):
+        if node is None or is_claim or (node.value is None and derived is None):
             continue
-        if told is None or node.value is None or abs(node.number(0, inf) - told) > 1e-6 * told:
-            raise node.wrong(f"does not follow from the times, which give {told}")
+        if derived is None or node.value is None or abs(node.number(0, inf) - derived) > 1e-6 * derived:
+            raise node.wrong(f"does not follow from the times, which give {derived}")
+
+
+def readers_for(family: KernelFamily) -> dict[type, Reader]:
+    """Return the readers of problems and configurations of a family, for `codec.read`."""
+    return {
+        **dict.fromkeys((Problem, family.problem_type), lambda node: read_problem(node, family)),
+        Configuration: lambda node: read_configuration(node, family),
+    }
+
+
+def read_family(node: Node) -> KernelFamily:
+    """Return the kernel family with this name."""
+    # The name selects code to load, so it must be registered.
+    if not is_family(node.text()):
+        raise node.wrong(f"there is no kernel family {node.value[:80]!r}, only {', '.join(family_names())}")
+    return find_family(node.value)
+
+
+def read_problem(node: Node, family: KernelFamily) -> Problem:
+    """Return the problem, whose sizes and types must be valid for the family."""
+    for member in node.members().values():
+        if isinstance(member.value, str):
+            member.text()
+    try:
+        return family.problem_type.from_dict(node.value)
+    except ProblemError as error:
+        raise node.wrong(error.message, hint=error.hint) from error
+
+
+def read_configuration(node: Node, family: KernelFamily) -> Configuration:
+    """Return the configuration, which the family must declare."""
+    members = node.members()
+    if "algorithm" not in members:
+        raise node.wrong("algorithm is missing")
+    for name, member in members.items():
+        if type(member.value) not in (int, str) or (name == "algorithm" and type(member.value) is not str):
+            raise member.wrong(f"must be {'a string' if name == 'algorithm' else 'a whole number or a string'}")
+    values = {name: member.value for name, member in members.items() if name != "algorithm"}
+    configuration = family.complete(
+        Configuration(algorithm=members["algorithm"].value, values=tuple(sorted(values.items())))
+    )
+    if misfits := family.misfits(configuration):
+        raise node.wrong(misfits[0])
+    return configuration

@@ -1,4 +1,4 @@
-"""The manual: Markdown files beside this module, printed by `autotune help TOPIC` and served by `autotune serve`.
+"""The manual: Markdown files next to this module, printed by `autotune help TOPIC` and served by `autotune serve`.
 
 Standard library only, so that a slim installation has its manual too.
 """

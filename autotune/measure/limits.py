@@ -23,8 +23,8 @@ from autotune.kernels.render import render_file
 from autotune.measure.timing import Stopwatch
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
+from autotune.model.machine import Rates
 from autotune.model.plan import Argument, Buffer, Launch, Plan, Role, Scalar
-from autotune.model.rates import Rates
 from autotune.model.trial import Calibration, Job
 
 COMMAND = (sys.executable, "-m", "autotune.measure.limits")

@@ -16,19 +16,19 @@ from autotune.device.port import Kernel, Port
 from autotune.errors import BuildError, ConfigurationError, KernelError, LaunchError, ProblemError, WorkGroupError
 from autotune.kernels import find_family
 from autotune.kernels.render import render
-from autotune.measure.operands import Loaded, Operands, Workplace
-from autotune.measure.orders import (
+from autotune.measure.adverse import (
     HALVES,
     Order,
+    Refused,
     check_halves,
     check_reversed,
     in_order,
     is_racy_by_design,
     with_whole_groups,
 )
+from autotune.measure.operands import Loaded, Operands, Workplace
 from autotune.measure.probe import Probe
 from autotune.measure.runner import FRESH_INPUTS, Built, Runner
-from autotune.measure.series import Refused
 from autotune.measure.timing import Stopwatch
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Plan

@@ -23,8 +23,7 @@ from autotune import tracing
 from autotune.device.port import NUMPY_TYPES, Memory, Port
 from autotune.errors import LaunchError
 from autotune.kernels import find_family
-from autotune.measure.local_memory import LocalMemoryPoison
-from autotune.measure.series import Refused
+from autotune.measure.adverse import LocalMemoryPoison, Refused
 from autotune.model.plan import Buffer, Plan, Role
 from autotune.model.problem import Problem
 from autotune.model.trial import TrialState
@@ -92,10 +91,10 @@ class Operands:
     """Limit of the cases that are kept, and of free memory; what exceeds it is released."""
     KEPT_CASES = 16
 
-    def __init__(self, port: Port, beside: "Operands | None" = None) -> None:
-        """Inputs that `beside` keeps are copied to other buffers instead of being drawn again."""
+    def __init__(self, port: Port, source: "Operands | None" = None) -> None:
+        """Inputs that `source` keeps are copied to other buffers instead of being drawn again."""
         self._port = port
-        self._beside = beside
+        self._source = source
         self._loaded: OrderedDict[object, Loaded] = OrderedDict()
         self._free: defaultdict[object, list[Guarded]] = defaultdict(list)
         self._free_bytes = 0
@@ -110,7 +109,7 @@ class Operands:
             return self._loaded[key]
         while len(self._loaded) >= self.fitting(plan):  # counting all sets of inputs as equally large
             self._loaded.popitem(last=False)  # freed before the next one is allocated
-        known = self._beside._loaded.get(key) if self._beside else None
+        known = self._source._loaded.get(key) if self._source else None
         with tracing.span("draw inputs"):
             drawn = family.make_case_of(regime, problem, seed) if regime else None
             case = known.case if known else drawn or family.make_case(problem, seed)

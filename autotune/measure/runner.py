@@ -13,9 +13,9 @@ from autotune import tracing
 from autotune.device.port import NO_SCALARS, Call, Kernel, KernelFacts, Port
 from autotune.errors import LaunchError
 from autotune.kernels import find_family
+from autotune.measure.adverse import LONG_INPUTS_NS, RELIES, SAY_RANGE, Refused, is_timed_with, misleading
 from autotune.measure.operands import NO_CONTENTS, Loaded, Operands, Workplace, same_bits
 from autotune.measure.probe import Probe
-from autotune.measure.series import LONG_INPUTS_NS, RELIES, SAY_RANGE, Refused, is_timed_with, misleading
 from autotune.measure.timing import Stopwatch
 from autotune.model.plan import Launch, Plan, Role
 from autotune.model.trial import Job, Measurement, TrialState

@@ -13,7 +13,7 @@ from json.encoder import encode_basestring_ascii
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, Self
 
-from autotune.errors import ProblemError
+from autotune.errors import ProblemError, did_you_mean
 from autotune.model.configuration import Value
 from autotune.model.device import DeviceLimits, mebibytes
 
@@ -123,6 +123,24 @@ class Problem(ABC):
     @abstractmethod
     def check_device(self, limits: DeviceLimits) -> None:
         """Raise ProblemError when the device lacks the memory or the types."""
+
+    def check_words(self, words: Mapping[str, tuple[str, ...]]) -> None:
+        """Raise ProblemError when a text field has none of its words."""
+        for name, known in words.items():
+            given = getattr(self, name)
+            if given not in known:
+                hint = did_you_mean(given, known) or f"there are {', '.join(known)}"
+                raise ProblemError(f"{self.family} has no {name} {given[:80]!r}", hint=hint)
+
+    @classmethod
+    def words_of(cls, text: str, least: int, most: int) -> tuple[list[str], ProblemError]:
+        """Return the words of a shape of at most so many characters, and the error for what is none, which it raises
+        for fewer words than the `least`."""
+        wrong = ProblemError(f"{text.strip()[:80]!r} is not a shape", hint=f"such as {cls.shape_examples[0]!r}")
+        words = text[:most].strip().lower().replace(",", " ").split()
+        if len(text) > most or len(words) < least:
+            raise wrong
+        return words, wrong
 
     def check_stored(self, dtype: str, limits: DeviceLimits) -> None:
         """Raise ProblemError when kernels cannot load and store elements of this type on the device."""

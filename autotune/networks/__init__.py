@@ -1,4 +1,4 @@
-"""What a network does, read from the header of its file: GGUF, ONNX, or safetensors with a config.json.
+"""What a network does: by the name of a preset, or read from a file: GGUF, ONNX, or safetensors with a config.json.
 
 Neither weights nor code are read. `read_network` returns a `Network`; `estimate.py` says how long it takes.
 """

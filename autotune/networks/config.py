@@ -1,20 +1,19 @@
 """Transformers of Hugging Face: their `config.json`, and the headers of the safetensors files next to it.
 
 The configuration gives the sizes; what it leaves to the code of an architecture is in `_DECODERS` and `_ENCODERS`.
-Headers tell the type of the weights, and their shapes must be those of the configuration.
+Headers give the type of the weights, and their shapes must be those of the configuration.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotune.codec import MAX_BYTES, parse
+from autotune.codec import MAX_BYTES, Node, parse
 from autotune.errors import TableError, UsageError
 from autotune.networks import vision
 from autotune.networks.operation import FLOATS, Convolution, Heads, Network, Operation, Step, convolution, step
-from autotune.networks.safetensors import StoredTensor, read_file, read_tensors
 from autotune.networks.settings import Settings, Workload
 from autotune.networks.transformer import (
     Experts,
@@ -29,6 +28,14 @@ from autotune.networks.transformer import (
     without_tensors,
 )
 
+MAX_TENSORS = 2**18
+MAX_FILES = 512
+MAX_AXES = 8
+MAX_AXIS = 2**40
+_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4,
+    "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8,
+}  # fmt: skip
 _LAYER_NORM: Mapping[str, Any] = {"norm": "layer_norm", "gate": ""}
 _DECODERS: Mapping[str, Mapping[str, Any]] = {
     "llama": {}, "granite": {}, "mistral": {}, "qwen2": {}, "mixtral": {}, "qwen2_moe": {},
@@ -53,6 +60,15 @@ _WITH_ENCODER = ("t5", "whisper")
 DEFAULT_TOKENS = 128
 """Of an encoder's sequence where no prompt is asked for."""
 KNOWN = (*_DECODERS, *_NESTED, *_ENCODERS, *_WITH_ENCODER, *vision.KNOWN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTensor:
+    name: str
+    dtype: str
+    """As the format names it, such as BF16."""
+    shape: tuple[int, ...]
+    size_bytes: int
 
 
 def read_config(path: Path, workload: Workload) -> Network:
@@ -277,3 +293,52 @@ def _whole(title: str, stack: Stack, tokens: Tokens) -> Step:
 def _operations(stack: Stack, tokens: Tokens) -> Iterator[Operation]:
     yield from products(stack, tokens)
     yield from without_tensors(stack, tokens)
+
+
+# Headers of safetensors files
+
+
+def read_tensors(folder: Path) -> list[StoredTensor]:
+    """Return the tensors of all safetensors files of a folder; an empty list without any. Raises UsageError."""
+    paths = sorted(folder.glob("*.safetensors"))
+    if len(paths) > MAX_FILES:
+        raise UsageError(f"{folder}: has {len(paths)} files of tensors", hint=f"at most {MAX_FILES} are read")
+    return [tensor for path in paths for tensor in read_file(path)]
+
+
+def read_file(path: Path) -> list[StoredTensor]:
+    """Return the tensors of one file, which begins with a header in JSON. Nothing behind that is read.
+
+    Raises UsageError, which names the file and what is wrong with it. Source: the README of the format.
+    """
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > MAX_BYTES:
+                raise UsageError(f"{path}: has a header of {size} bytes", hint="is it a safetensors file?")
+            text = file.read(size)
+        if len(text) < size or not size:
+            raise UsageError(f"{path}: ends within its header", hint="is it a safetensors file?")
+        return list(_tensors(parse(text)))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except TableError as error:
+        raise UsageError(f"{path}: {error.message}", hint="is it a safetensors file?") from error
+
+
+def _tensors(header: Node) -> Iterator[StoredTensor]:
+    members = header.members()
+    if len(members) > MAX_TENSORS:
+        raise header.wrong(f"has {len(members)} tensors")
+    for name, entry in members.items():
+        if name == "__metadata__":
+            continue
+        fields = entry.record({"dtype", "shape", "data_offsets"})
+        shape = fields["shape"].value
+        is_shape = isinstance(shape, list) and len(shape) <= MAX_AXES
+        if not is_shape or any(type(size) is not int or not 0 <= size <= MAX_AXIS for size in shape):
+            raise fields["shape"].wrong("is not a shape")
+        dtype, count = str(fields["dtype"].value)[:16], 1
+        for size in shape:
+            count *= size
+        yield StoredTensor(name=name, dtype=dtype, shape=tuple(shape), size_bytes=count * _BYTES.get(dtype, 0))

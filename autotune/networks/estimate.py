@@ -13,8 +13,8 @@ from statistics import median
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.qgemm.formats import FORMATS
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import Rates
 from autotune.model.problem import Problem
-from autotune.model.rates import Rates
 from autotune.model.trial import Winner
 from autotune.networks.operation import Operation, Step
 

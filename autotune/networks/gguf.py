@@ -10,11 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.errors import UsageError
-from autotune.kernels.gguf_header import GgufHeader, Tensor, read_header
-from autotune.kernels.language_models import FLOATS, multiplied, product_of
+from autotune.kernels.gemm import GemmProblem
+from autotune.kernels.qgemm import QGemmProblem
+from autotune.kernels.qgemm.formats import FORMATS
+from autotune.model.trial import Request
+from autotune.networks.gguf_header import TYPES, GgufHeader, Tensor, read_header
 from autotune.networks.operation import MAX_SIZE, Heads, Network, Operation, other, row_operation, step
 from autotune.networks.settings import Workload
-from autotune.networks.transformer import Experts, Stack, Tokens, cache_bytes, without_tensors
+from autotune.networks.transformer import Experts, Stack, Tokens, cache_bytes, quantised, without_tensors
 
 _HALVES = (
     "qwen", "phi", "gemma", "stablelm", "gptneox", "falcon", "starcoder", "olmo", "gpt-oss", "nomic", "bitnet", "glm",
@@ -27,6 +30,14 @@ _ALIBI = ("bloom", "mpt", "jais", "jina-bert")
 _GATES = {**dict.fromkeys(("gemma", "jina-bert", "t5", "grok"), "gelu"), "gpt-oss": "clamped silu"}
 """Activations of gates by the beginnings of the names of architectures; silu of all others."""
 _ENCODERS = ("bert", "nomic-bert", "jina-bert", "t5encoder")
+FLOATS = {"f16": "float16", "bf16": "float32", "f32": "float32"}
+"""Modes of plain products by the types of their weights."""
+_LARGER = {
+    **dict.fromkeys(("q4_1", "q5_0", "q5_1", "q5_k"), ("q6_k", "q8_0")),
+    **dict.fromkeys(("q8_1", "q8_k"), ("q8_0",)),
+    **dict.fromkeys((one for one in TYPES.values() if one.startswith(("q2", "q3", "iq", "tq"))), ("q4_k", "q4_0")),
+}
+"""The next larger formats of types without kernels, the first that fits the rows."""
 _ALTERNATING = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2, "cohere2": 4}
 """Of so many successive layers, the last has no window. Source: llama.cpp's `set_swa_pattern`."""
 
@@ -182,3 +193,58 @@ def _norms(header: GgufHeader, stack: Stack, tokens: Tokens) -> Iterator[Operati
 def _label(tensor: Tensor) -> str:
     name = tensor.name.removesuffix(".weight")
     return name.split(".", 2)[-1] if name.startswith("blk.") else name
+
+
+def gguf_products(path: Path, tokens: int) -> tuple[list[Request], list[str]]:
+    """Return the products of a step of the model in a GGUF file, not merged, and what stands for some tensors.
+
+    Only the header is read, so that the file may end where the weights would begin. Raises UsageError.
+    """
+    header = read_header(path)
+    requests: list[Request] = []
+    notes: Counter[str] = Counter()
+    for tensor in multiplied(header):
+        try:
+            requests.append(product_of(tensor, tokens, header.experts_used))
+        except UsageError as error:
+            raise UsageError(f"{path}: {error.message}", hint=error.hint) from error
+        problem = requests[-1].problem
+        stands = problem.weights if isinstance(problem, QGemmProblem) else f"gemm in {FLOATS[tensor.type]}"
+        if stands != tensor.type:
+            notes[f"{stands} stands for {tensor.type.upper()}"] += 1
+    if not requests:
+        hint = "it has no weights of layers (blk.*.weight, output.weight)"
+        raise UsageError(f"{path}: holds no products", hint=hint)
+    return requests, [f"{count} tensors: {message}" for message, count in notes.items()]
+
+
+def multiplied(header: GgufHeader) -> Iterator[Tensor]:
+    """Yield the tensors that a step multiplies with, the output layer last; embeddings serve as it where it is none."""
+    weights = [one for one in header.tensors if one.name.endswith(".weight") and len(one.shape) in (2, 3)]
+    yield from (one for one in weights if one.name.startswith("blk."))
+    by_name = {one.name: one for one in weights}
+    output = by_name.get("output.weight") or by_name.get("token_embd.weight")
+    if output is not None:
+        yield output
+
+
+def product_of(tensor: Tensor, tokens: int, experts_used: int, outputs: int = 1) -> Request:
+    """Return the product of so many tokens with a tensor, of `outputs` of them with the output layer.
+
+    Raises UsageError for types of which no model has weights.
+    """
+    k, m, experts = (*tensor.shape, 1)[:3]
+    is_output = not tensor.name.startswith("blk.")
+    n = outputs if is_output else tokens * (experts_used if experts > 1 else 1)
+    label = "output" if is_output else tensor.name.split(".", 2)[-1].removesuffix(".weight")
+    if tensor.type in FLOATS:
+        used = min(experts, n)
+        mode = FLOATS[tensor.type]
+        rows = -(-n // used)
+        problem = GemmProblem(m=rows, n=m, k=k, trans_b=1, batch=used, mode=mode, constant="b")
+        return Request(problem=problem, label=label)
+    *others, weights = _LARGER.get(tensor.type, (tensor.type,))
+    if weights not in FORMATS:
+        raise UsageError(f"there are no kernels for {tensor.type.upper()}")
+    fitting = (one for one in others if k % FORMATS[one].block == 0)
+    return quantised(label, m, n, k, next(fitting, weights), experts)

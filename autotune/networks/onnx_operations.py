@@ -206,7 +206,7 @@ def _reduction(node: _Node) -> Operation:
     shape = _shape(node.inputs[0])
     count = max(1, prod(shape) // max(1, prod(node.output)))
     axes = sorted(axis % len(shape) for axis in node.numbers("axes", ())) if shape else []
-    # Newer graphs have the axes in a constant: the sizes that are left tell whether they are the last ones.
+    # Newer graphs have the axes in a constant: the sizes that are left show whether they are the last ones.
     is_last = axes == [*range(len(shape) - len(axes), len(shape))] if axes else shape[: -1 or None] == node.output[:-1]
     if node.dtype not in FLOATS or not is_last:
         return _other(node, count, reads=count)

@@ -20,7 +20,7 @@ class Operation:
     """Something that a step computes once, or several times at the same size."""
 
     label: str
-    """Its name in the file, without what tells one layer from another."""
+    """Its name in the file, without the number of the layer."""
     family: str
     """The kernel family it belongs to; empty where no family is for it."""
     shape: str

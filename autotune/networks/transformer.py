@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.qgemm.formats import FORMATS
 from autotune.model.problem import ELEMENT_TYPES
+from autotune.model.trial import Request
 from autotune.networks.operation import Heads, Operation, attention, other, product, row_operation
 
 
@@ -265,3 +267,8 @@ def elements_bytes(kind: str, elements: int) -> int:
     if kind in FORMATS:
         return elements // FORMATS[kind].block * FORMATS[kind].block_bytes
     return elements * ELEMENT_TYPES[kind].size_bytes
+
+
+def quantised(label: str, m: int, n: int, k: int, weights: str, experts: int = 1) -> Request:
+    """Return one product with quantised weights."""
+    return Request(problem=QGemmProblem(m=m, n=n, k=k, weights=weights, experts=experts), label=label)

@@ -45,7 +45,7 @@ class UsualWorkGroup:
 
     @staticmethod
     def is_known_of(space: SearchSpace) -> bool:
-        """Return whether the space is a GPU's, and its algorithms tell the size of their work-groups."""
+        """Return whether the space is a GPU's, and its algorithms state the size of their work-groups."""
         algorithms = map(space.family.algorithm, space.parameters)
         return not space.limits.is_cpu and all(algorithm.work_items for algorithm in algorithms)
 

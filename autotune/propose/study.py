@@ -34,7 +34,7 @@ class _Study:
         self._asked: dict[int, optuna.Trial] = {}
         """Trials of rows that were proposed and have no result yet."""
 
-    def _tell(self, row: int, value: float | None, params: dict[str, Any]) -> None:
+    def _record(self, row: int, value: float | None, params: dict[str, Any]) -> None:
         """Report the value of a row, None if it has none, whether the study proposed it or not."""
         if (asked := self._asked.pop(row, None)) is not None:
             self._study.tell(asked, value, state=_state(value))
@@ -70,7 +70,7 @@ class RowStudy(_Study):
     def tell(self, row: int, time_ns: float | None = None, *, at_least_ns: float | None = None) -> None:
         """Take in the result of a row, whether it was proposed or not."""
         self._proposer.tell(row, time_ns, at_least_ns=at_least_ns)
-        self._tell(row, time_ns, {ROW: row})
+        self._record(row, time_ns, {ROW: row})
 
     @property
     def expected_gain(self) -> float | None:
@@ -135,7 +135,7 @@ class StudyProposer(_Study):
     def tell(self, row: int, time_ns: float | None = None, *, at_least_ns: float | None = None) -> None:  # noqa: ARG002
         """Take in a result; Optuna's samplers have no use for `at_least_ns`."""
         log_time = self._log_times[row] = None if time_ns is None else math.log(time_ns)
-        self._tell(row, log_time, to_params(self._space, row))
+        self._record(row, log_time, to_params(self._space, row))
 
     def _proposal(self) -> tuple[optuna.Trial, int]:
         """Return the study's next trial, and the valid row near it."""

@@ -26,10 +26,9 @@ from autotune.runtime.crossover import Crossover, CrossoverPoint, measure_crosso
 from autotune.runtime.executor import Statistics, allocate
 from autotune.runtime.gemm import Gemm
 from autotune.runtime.on_device import Bound
-from autotune.runtime.operation import Operation
+from autotune.runtime.operation import Operation, Reduce
 from autotune.runtime.prepared import PreparedMatrix
 from autotune.runtime.qgemm import PreparedWeights, QGemm
-from autotune.runtime.reduce import Reduce
 
 __all__ = [
     "Attention",

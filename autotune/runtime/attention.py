@@ -13,9 +13,8 @@ from autotune.kernels.attention import FAMILY, AttentionProblem
 from autotune.kernels.attention.problem import BLOCKS, HEADS, WORDS
 from autotune.kernels.qgemm.formats import FORMATS
 from autotune.runtime.choice import Choice, Weights
-from autotune.runtime.engine import Request
-from autotune.runtime.executor import Operand, check_result, form
-from autotune.runtime.on_device import Bound, OnDevice
+from autotune.runtime.executor import Operand, form
+from autotune.runtime.on_device import Bound, OnDevice, ShapedRequest, check_contiguous, check_shaped
 
 LEAST_CLASS = 64
 """The shortest class of lengths."""
@@ -53,13 +52,6 @@ class Scores:
 
 
 PLAIN = Scores()
-
-
-@dataclass(kw_only=True)
-class _Request(Request):
-    problem: AttentionProblem
-    shape: tuple[int, ...]
-    """Of the result."""
 
 
 class Attention(OnDevice):
@@ -119,8 +111,7 @@ class Attention(OnDevice):
 
     def choice(self, q: Any, cache: KeyValues, lengths: Any = None, *, scores: Scores = PLAIN) -> Choice | None:
         """Return the configuration that ran such operands, and the reason; None before the first call."""
-        ready = self._read(q, cache, lengths, None, scores, 0, (None, None, None))[0].ready
-        return ready.choice if ready else None
+        return self._read(q, cache, lengths, None, scores, 0, (None, None, None))[0].choice
 
     def _read(
         self,
@@ -131,7 +122,7 @@ class Attention(OnDevice):
         scores: Scores,
         longest: int,
         added: tuple[Any, Any, Any],
-    ) -> tuple[_Request, tuple[Any, ...], tuple[float, ...]]:
+    ) -> tuple[ShapedRequest, tuple[Any, ...], tuple[float, ...]]:
         """Return the request of a call, its operands in order, and its scalars; a missing result is allocated."""
         counted = _counted(lengths, cache, q)
         most = longest or (int(counted.max(initial=0)) if isinstance(counted, np.ndarray) else 0)
@@ -141,17 +132,10 @@ class Attention(OnDevice):
         }  # fmt: skip
         forms = tuple(None if value is None else form(value, name) for name, value in named.items())
         key = (forms, cache.layout, cache.blocks, _class_of(most), scores)
-        request = self._engine.requests.get(key)
-        if request is None:
-            request = self._engine.remember(key, _request(named, cache, scores, most))
-        assert isinstance(request, _Request)
-        kind = request.operands[-1].kind
-        if out is None:
-            named["output"] = self._allocate(request.shape, request.problem.dtype, kind)
-        values = tuple(named[operand.name] for operand in request.operands)
-        check_result(values[-1], kind, [(operand.shown, named[operand.name]) for operand in request.operands[:-1]])
+        request = self._request(key, lambda: _request(named, cache, scores, most))
+        assert isinstance(request.problem, AttentionProblem)
         scale = 1 / math.sqrt(request.problem.k_size) if scores.scale is None else scores.scale
-        return request, values, (float(scale), float(scores.cap))
+        return request, self._in_order(request, named), (float(scale), float(scores.cap))
 
 
 def _class_of(length: int) -> int:
@@ -174,15 +158,12 @@ def _counted(lengths: Any, cache: KeyValues, q: Any) -> Any:
     return np.broadcast_to(found, (batch,)).astype(np.int32)
 
 
-def _request(named: dict[str, Any], cache: KeyValues, scores: Scores, longest: int) -> _Request:
+def _request(named: dict[str, Any], cache: KeyValues, scores: Scores, longest: int) -> ShapedRequest:
     """Read the request of such operands. Raises ProblemError."""
     for name, value in named.items():
-        if kind_of(value) in (Kind.BUFFER, Kind.IMAGE):
-            raise ProblemError(
-                f"{name} has no shape", hint="pass pyopencl.array.Array(queue, shape, dtype, data=buffer)"
-            )
-    problem = _problem(named, cache, scores, longest)
-    p, by_tokens = problem, problem.layout != "heads"
+        check_shaped(name, value)
+    p = _problem(named, cache, scores, longest)
+    by_tokens = p.layout != "heads"
     shape = (p.batch, p.q_length, p.q_heads, p.v_size) if by_tokens else (p.batch, p.q_heads, p.q_length, p.v_size)
     wanted: dict[str, tuple[str, tuple[int, ...]]] = {
         "output": (p.dtype, shape), "mask": (p.dtype, (p.batch, p.q_length, p.capacity)),
@@ -195,15 +176,15 @@ def _request(named: dict[str, Any], cache: KeyValues, scores: Scores, longest: i
         dtype, needed = wanted.get(name, (value.dtype.name, tuple(value.shape)))
         if value.dtype != dtype or tuple(value.shape) != needed:
             raise ProblemError(f"{name} is {value.dtype} of shape {tuple(value.shape)}, not {dtype} of {needed}")
-        if kind_of(value) is not Kind.HOST and not value.flags.c_contiguous:
-            raise ProblemError(f"{name} is not contiguous", hint="pass contiguous memory")
+        if kind_of(value) is not Kind.HOST:
+            check_contiguous(name, value)
     kinds = {name: kind_of(named["q"] if value is None else value) for name, value in named.items()}
     operands = tuple(
         Operand(name, kind, name, is_written=name == "output")
         for name, kind in kinds.items()
         if kind and (name == "output" or named[name] is not None)
     )
-    return _Request(problem=problem, weights=Weights.PER_CALL, operands=operands, shape=shape)
+    return ShapedRequest(problem=p, weights=Weights.PER_CALL, operands=operands, shape=shape, dtype=p.dtype)
 
 
 def _problem(named: dict[str, Any], cache: KeyValues, scores: Scores, longest: int) -> AttentionProblem:

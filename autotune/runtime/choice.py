@@ -92,7 +92,7 @@ def _ranked(
         is_verified=tuned.was_measured_on(device),
         template_hash=tuned.template_hash,
     )
-    starts = find_profile(device).starting(family.name)
+    starts = find_profile(device, table.rates(device)).starting(family.name)
     if weights is Weights.IN_IMAGE:
         for start in (*starts, *map(family.complete, _image_kernels())):
             yield Choice(configuration=start, because="B is in an image, which no measured configuration reads here")

@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from autotune.device.arrays import Kind, check_context, foreign_arrays, kind_of
+from autotune.device.arrays import Kind, kind_of
 from autotune.errors import ProblemError
 from autotune.kernels.conv import FAMILY, ConvProblem
 from autotune.kernels.conv.problem import WORDS
 from autotune.runtime.choice import Choice, Weights
-from autotune.runtime.engine import Request
-from autotune.runtime.executor import Operand, check_result, form
-from autotune.runtime.on_device import Bound, OnDevice
+from autotune.runtime.executor import Operand, form
+from autotune.runtime.on_device import Bound, OnDevice, ShapedRequest, check_contiguous, check_shaped
 from autotune.runtime.prepared import Prepared
 
 
@@ -52,13 +51,6 @@ class PreparedFilters(Prepared):
 
     def __repr__(self) -> str:
         return f"<PreparedFilters {self.shape} {self.operand.dtype}, packed in {len(self._packed)} layouts>"
-
-
-@dataclass(kw_only=True)
-class _Request(Request):
-    problem: ConvProblem
-    shape: tuple[int, ...]
-    """Of the result."""
 
 
 class Conv(OnDevice):
@@ -120,55 +112,33 @@ class Conv(OnDevice):
         if kind is Kind.HOST:
             weights = np.ascontiguousarray(weights)
         else:
-            _check_contiguous("the weights", weights)
-            port = self._engine.executor.port
-            check_context(port, weights, kind, "the weights")
-            if kind is Kind.ARRAY and foreign_arrays(port, [weights], [0]):
-                weights.queue.finish()
+            check_contiguous("the weights", weights)
+            self._adopt("the weights", weights, kind)
         return PreparedFilters(self, self.stats, weights, kind, tuple(weights.shape), weights.dtype.name)
 
     def choice(
         self, x: Any, weights: PreparedFilters, *, window: Window = PLAIN, bias: Any = None, residual: Any = None
     ) -> Choice | None:
         """Return the configuration that ran such operands, and the reason; None before the first call."""
-        ready = self._read(x, weights, None, window, bias, residual)[0].ready
-        return ready.choice if ready else None
+        return self._read(x, weights, None, window, bias, residual)[0].choice
 
     def _read(
         self, x: Any, weights: PreparedFilters, out: Any, window: Window, bias: Any, residual: Any
-    ) -> tuple[_Request, tuple[Any, ...], tuple[float, ...]]:
+    ) -> tuple[ShapedRequest, tuple[Any, ...], tuple[float, ...]]:
         """Return the request of a call, its operands in order, and its scalar; a missing result is allocated."""
         if getattr(weights, "owner", None) is not self:
             raise ProblemError("the weights were not prepared by this Conv", hint="pass what prepare returns")
         named = {"input": x, "bias": bias, "residual": residual, "output": out}
         forms = tuple(None if value is None else form(value, name) for name, value in named.items())
         key = (forms, weights.form, window)
-        request = self._engine.requests.get(key)
-        if request is None:
-            request = self._engine.remember(key, _request(named, weights, window))
-        assert isinstance(request, _Request)
-        kind = request.operands[-1].kind
-        if out is None:
-            named["output"] = self._allocate(request.shape, request.problem.dtype, kind)
-        named["weights"] = weights
-        values = tuple(named[operand.name] for operand in request.operands)
-        read = [(o.shown, weights.operand if o.name == "weights" else named[o.name]) for o in request.operands[:-1]]
-        check_result(values[-1], kind, read)
-        return request, values, (float(window.slope),)
+        request = self._request(key, lambda: _request(named, weights, window))
+        return request, self._in_order(request, {**named, "weights": weights}), (float(window.slope),)
 
 
-def _check_contiguous(name: str, value: Any) -> None:
-    if not value.flags.c_contiguous:
-        raise ProblemError(f"{name} is not contiguous", hint="pass contiguous memory")
-
-
-def _request(named: dict[str, Any], weights: PreparedFilters, window: Window) -> _Request:
+def _request(named: dict[str, Any], weights: PreparedFilters, window: Window) -> ShapedRequest:
     """Read the request of such operands. Raises ProblemError."""
     for name, value in named.items():
-        if kind_of(value) in (Kind.BUFFER, Kind.IMAGE):
-            raise ProblemError(
-                f"{name} has no shape", hint="pass pyopencl.array.Array(queue, shape, dtype, data=buffer)"
-            )
+        check_shaped(name, value)
     p = _problem(named, weights, window)
     shape = p.stored_shape(p.filters, p.out_height, p.out_width)
     wanted = {
@@ -181,7 +151,7 @@ def _request(named: dict[str, Any], weights: PreparedFilters, window: Window) ->
             found = f"{value.dtype} of shape {tuple(value.shape)}"
             raise ProblemError(f"{name} is {found}, not {p.dtype} of {wanted[name]}")
         if kind_of(value) is not Kind.HOST:
-            _check_contiguous(name, value)
+            check_contiguous(name, value)
     kinds = {name: kind_of(value) for name, value in given.items()}
     kind_of_input = kinds["input"]
     assert kind_of_input
@@ -190,7 +160,9 @@ def _request(named: dict[str, Any], weights: PreparedFilters, window: Window) ->
         *(Operand(name, kind, name) for name, kind in kinds.items() if kind and name in ("bias", "residual")),
         Operand("output", kinds.get("output") or kind_of_input, "out", is_written=True),
     ]  # fmt: skip
-    return _Request(problem=p, weights=Weights.PACKED_ONCE, constant="weights", operands=tuple(operands), shape=shape)
+    return ShapedRequest(
+        problem=p, weights=Weights.PACKED_ONCE, constant="weights", operands=tuple(operands), shape=shape, dtype=p.dtype
+    )
 
 
 def _problem(named: dict[str, Any], weights: PreparedFilters, window: Window) -> ConvProblem:

@@ -28,7 +28,7 @@ from autotune.codec import Bounds, Node, Pattern, parse, read, read_file, write
 from autotune.errors import AutotuneError, TableError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup.answer import distance
-from autotune.lookup.values import read_problem, readers_for
+from autotune.lookup.json_table import read_problem, readers_for
 from autotune.model.trial import MAX_TIME_NS
 from autotune.paths import default_database, locked, replace_file, user_data_folder
 
@@ -120,7 +120,7 @@ def default_file() -> Path:
     return user_data_folder() / "crossover.json"
 
 
-def file_beside(database: Path | str) -> Path:
+def file_of(database: Path | str) -> Path:
     """Return the path of the record that belongs to a database, which need not exist."""
     place = Path(database)
     return default_file() if place == default_database() else place.with_suffix(".crossover.json")

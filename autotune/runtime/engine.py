@@ -52,6 +52,11 @@ class Request:
         self.arrays = [n for n in varying if self.operands[n].kind is Kind.ARRAY]
         self._results = [n for n in self.arrays if self.operands[n].is_written]
 
+    @property
+    def choice(self) -> Choice | None:
+        """What runs it; None before the first call."""
+        return self.ready.choice if self.ready else None
+
     def used_arrays(self, port: Port, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Return the arrays that a call uses, and those for which other queues must wait for it."""
         foreign = foreign_arrays(port, values, self.arrays)
@@ -163,7 +168,7 @@ class Engine:
                 with ExitStack() as waiting:
                     ready, origin = self._build(request, choice, waiting)
                     launch(ready)
-                    # A port may tell only now what it refuses; calls with operands on the host wait in any case.
+                    # A port may report only now what it refuses; calls with operands on the host wait in any case.
                     if origin is not Origin.KNOWN or not request.is_resident:
                         self.executor.port.finish()
             except KernelError as error:

@@ -28,10 +28,10 @@ from autotune.device.arrays import (
     take_shared,
 )
 from autotune.device.discovery import discover_here, find_device, select
-from autotune.device.forks import after_fork
 from autotune.device.link import split
 from autotune.device.port import Memory, Port, Program
 from autotune.device.programs import BinaryCache, Programs
+from autotune.device.quirks import after_fork
 from autotune.errors import AutotuneError, DeviceLostError, DeviceSelectionError, ProblemError
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Plan, Role
@@ -211,7 +211,7 @@ def open_executor(device: str, place: "Queue | Context | None", binaries: Path |
 def _is_there(executor: Executor, selector: str) -> bool:
     """Return whether the link to an open device, if it is behind one, still holds."""
     try:
-        with executor.lock:  # what was refused is told to the call that waits for it
+        with executor.lock:  # what was refused is raised in the call that waits for it
             check_link(executor.port, selector)
     except DeviceLostError:
         return False

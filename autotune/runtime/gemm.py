@@ -10,8 +10,6 @@ from autotune.device.arrays import (
     Kind,
     Queue,
     allocate_shared,
-    check_context,
-    foreign_arrays,
     kind_of,
     shared_memory,
 )
@@ -20,7 +18,7 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable
 from autotune.model.problem import NUMBER_TYPES
 from autotune.runtime.choice import Choice, Weights
-from autotune.runtime.crossover import Crossover, file_beside, host_product
+from autotune.runtime.crossover import Crossover, file_of, host_product
 from autotune.runtime.engine import Request
 from autotune.runtime.executor import Operand, Transfer, check_result, form
 from autotune.runtime.layout import gemm_problem, read_layout, result_shape
@@ -94,8 +92,8 @@ class Gemm(OnDevice):
         """
         super().__init__(device, queue=queue, context=context, table=table, binaries=binaries, verify=verify)
         if isinstance(host_blas, bool):
-            beside = file_beside(table) if isinstance(table, str | Path) else None
-            host_blas = Crossover.read(self.device.slug, beside) if host_blas else Crossover.NEVER
+            record = file_of(table) if isinstance(table, str | Path) else None
+            host_blas = Crossover.read(self.device.slug, record) if host_blas else Crossover.NEVER
         self._crossover = host_blas
 
     def __repr__(self) -> str:
@@ -122,7 +120,7 @@ class Gemm(OnDevice):
         layout, and `out` is required. The contents of `out` matter only with beta. Raises ProblemError, KernelError,
         and WorkerError when a check needs a child process and none can be started.
         """
-        request = self._request(a, b, out, trans_a, trans_b, mode, problem)
+        request = self._find(a, b, out, trans_a, trans_b, mode, problem)
         if out is None:
             if beta:
                 raise ProblemError("beta scales the previous content of out, but no out was passed", hint="pass out")
@@ -132,7 +130,7 @@ class Gemm(OnDevice):
 
     def bind(self, a: Any, b: Any, out: Any, *, alpha: float = 1.0, beta: float = 0.0, **layout: Any) -> Bound:
         """Return a callable that repeats one product at less cost per call; the arguments are those of a call."""
-        request, values, scalars = self._request(a, b, out, *_How(**layout)), (a, b, out), (alpha, beta)
+        request, values, scalars = self._find(a, b, out, *_How(**layout)), (a, b, out), (alpha, beta)
         return Bound(self._engine, request, lambda: self._run(request, values, scalars), values, scalars, out)
 
     def prepare(self, b: Any, *, trans_b: bool = False) -> PreparedMatrix:
@@ -156,9 +154,7 @@ class Gemm(OnDevice):
             return PreparedMatrix(
                 self, self.stats, memory, Kind.BUFFER, layout, is_transposed=trans_b, copied_bytes=b.nbytes
             )
-        check_context(engine.executor.port, b, kind, "b")
-        if kind is Kind.ARRAY and foreign_arrays(engine.executor.port, [b], [0]):
-            b.queue.finish()
+        self._adopt("b", b, kind)
         return PreparedMatrix(self, self.stats, b, kind, layout, is_transposed=trans_b)
 
     def allocate(self, shape: Any, dtype: Any, *, image: bool = False) -> Any:
@@ -167,10 +163,9 @@ class Gemm(OnDevice):
 
     def choice(self, a: Any, b: Any, out: Any = None, **layout: Any) -> Choice | None:
         """Return the configuration that ran such operands, and the reason; None before the first call."""
-        ready = self._request(a, b, out, *_How(**layout)).ready
-        return ready.choice if ready else None
+        return self._find(a, b, out, *_How(**layout)).choice
 
-    def _request(
+    def _find(
         self, a: Any, b: Any, out: Any, trans_a: bool, trans_b: bool, mode: str, problem: GemmProblem | None
     ) -> GemmRequest:
         forms = (
@@ -179,12 +174,11 @@ class Gemm(OnDevice):
             None if out is None else form(out, "out"),
         )
         key = (forms, trans_a, trans_b, mode, problem)
-        known = self._engine.requests.get(key)
-        if known is None:
-            how = _How(trans_a, trans_b, mode, problem)
-            known = self._engine.remember(key, _read_request(self, (a, b, out), how, self._crossover))
-        assert isinstance(known, GemmRequest)
-        return known
+
+        def read() -> GemmRequest:
+            return _read_request(self, (a, b, out), _How(trans_a, trans_b, mode, problem), self._crossover)
+
+        return self._request(key, read)
 
     def _run(self, request: GemmRequest, values: tuple[Any, Any, Any], scalars: tuple[float, float]) -> None:
         a, b, out = values
@@ -245,7 +239,7 @@ def _read_request(owner: object, operands: tuple[Any, Any, Any], how: _How, cros
     weights = Weights.IN_IMAGE if kind_b is Kind.IMAGE else Weights.PACKED_ONCE if prepared else Weights.PER_CALL
     if weights is Weights.PACKED_ONCE:
         problem = replace(problem, constant="b")
-    # A result that is not passed is of A's kind, but shared beside a shared B, since A is copied in any case.
+    # A result that is not passed is of A's kind, but shared with a shared B, since A is copied in any case.
     is_shared = kind_a is Kind.HOST and kind_b in (Kind.SHARED, Kind.IMAGE)
     kinds = (kind_a, kind_b, kind_c or (Kind.SHARED if is_shared else kind_a))
     return GemmRequest(

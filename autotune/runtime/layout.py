@@ -160,7 +160,7 @@ def reduce_problem(array: Any, operation: str, *, packs: bool) -> ReduceProblem:
 
 
 def qgemm_problem(x: Any, out: Any, weights: QGemmProblem, mode: str) -> QGemmProblem:
-    """Return the problem of an x of shape (..., k), stored without gaps; `weights` tells all but n and the mode.
+    """Return the problem of an x of shape (..., k), stored without gaps; `weights` gives all but n and the mode.
 
     NumPy arrays may have gaps, since they are copied. Raises ProblemError.
     """

@@ -1,20 +1,52 @@
 """What the classes of the runtime share: opening a device and a table, calls, and calls that are bound to operands."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from autotune.device.arrays import Context, Kind, Queue, allocate_shared, foreign_arrays, new_array
+from autotune.device.arrays import (
+    Context,
+    Kind,
+    Queue,
+    allocate_shared,
+    check_context,
+    foreign_arrays,
+    kind_of,
+    new_array,
+)
+from autotune.errors import ProblemError
 from autotune.lookup import TuningTable
 from autotune.model.device import Device
 from autotune.runtime.engine import Engine, Request
-from autotune.runtime.executor import RESIDENT, BoundCall, Statistics, open_executor
+from autotune.runtime.executor import RESIDENT, BoundCall, Statistics, check_result, open_executor
 from autotune.runtime.prepared import Prepared
 from autotune.runtime.verification import Verifier
 from autotune.space.family import KernelFamily
+
+_Request = TypeVar("_Request", bound=Request)
+
+
+@dataclass(kw_only=True)
+class ShapedRequest(Request):
+    """A request with shape and type of the result."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def check_shaped(name: str, value: Any) -> None:
+    """Raise ProblemError for memory of pyopencl that is no array."""
+    if kind_of(value) in (Kind.BUFFER, Kind.IMAGE):
+        raise ProblemError(f"{name} has no shape", hint="pass pyopencl.array.Array(queue, shape, dtype, data=buffer)")
+
+
+def check_contiguous(name: str, value: Any) -> None:
+    if not value.flags.c_contiguous:
+        raise ProblemError(f"{name} is not contiguous", hint="pass contiguous memory")
 
 
 class Bound:
@@ -62,7 +94,7 @@ class Bound:
 
 
 class OnDevice:
-    """Base of `Gemm`, `Reduce` and `Operation`: an engine, and its public properties."""
+    """Base of what runs kernels on arrays: an engine, and its public properties."""
 
     _family: KernelFamily
 
@@ -111,6 +143,28 @@ class OnDevice:
     def allocate(self, shape: Any, dtype: Any) -> Any:
         """Return zeros visible to host and device, as a NumPy array."""
         return allocate_shared(self._engine.executor.port, shape, dtype)
+
+    def _request(self, key: object, read: Callable[[], _Request]) -> _Request:
+        """Return the request of operands of this form, read where it is new."""
+        found: _Request | None = self._engine.requests.get(key)
+        return self._engine.remember(key, read()) if found is None else found
+
+    def _in_order(self, request: "ShapedRequest", named: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the operands of a request in order; the output comes last, and is allocated where it is None."""
+        *operands, output = request.operands
+        if named[output.name] is None:
+            named[output.name] = self._allocate(request.shape, request.dtype, output.kind)
+        values = [named[operand.name] for operand in operands]
+        shown = (value.operand if isinstance(value, Prepared) else value for value in values)
+        check_result(named[output.name], output.kind, [(o.shown, v) for o, v in zip(operands, shown, strict=True)])
+        return (*values, named[output.name])
+
+    def _adopt(self, name: str, value: Any, kind: Kind) -> None:
+        """Wait for what other queues do with constant memory of the device. Raises ProblemError for another device."""
+        port = self._engine.executor.port
+        check_context(port, value, kind, name)
+        if kind is Kind.ARRAY and foreign_arrays(port, [value], [0]):
+            value.queue.finish()
 
     def _call(
         self, request: Request, values: Sequence[Any], scalars: tuple[float, ...] = (), *, reads_outputs: bool = True

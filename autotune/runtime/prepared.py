@@ -77,7 +77,7 @@ class Prepared:
         if number not in self._packed:
             packed = port.allocate(ready.packed)
             ready.packing.enqueue((self._plain(transfer), packed))
-            port.finish()  # a port may tell only now what it refuses: what was not packed must not be kept
+            port.finish()  # a port may report only now what it refuses: what was not packed must not be kept
             self._packed[number] = packed, ready.packed.size_bytes, ready.unpacking
             self._stats.packings += 1
         packed, _, _ = self._packed[number]

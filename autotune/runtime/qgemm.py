@@ -1,24 +1,22 @@
 """`QGemm`: products with quantised weights by the tuned kernels of a device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.device.arrays import Kind, check_context, foreign_arrays, kind_of
+from autotune.device.arrays import Kind, kind_of
 from autotune.device.port import Memory
 from autotune.errors import ProblemError
 from autotune.kernels.qgemm import FAMILY, QGemmProblem
 from autotune.kernels.qgemm.formats import FORMATS
 from autotune.kernels.qgemm.int4 import Int4Weights
 from autotune.runtime.choice import Choice, Weights
-from autotune.runtime.engine import Request
 from autotune.runtime.executor import Executor, Operand, Statistics, Transfer, check_result, form
 from autotune.runtime.layout import qgemm_problem
-from autotune.runtime.on_device import Bound, OnDevice
+from autotune.runtime.on_device import Bound, OnDevice, ShapedRequest
 from autotune.runtime.prepared import Prepared, Ready
 
 _FLOATS = ("F32", "F16", "BF16", "F64")
@@ -85,14 +83,6 @@ class PreparedWeights(Prepared):
         return self._copy
 
 
-@dataclass(kw_only=True)
-class QGemmRequest(Request):
-    """A request with the shape of the result."""
-
-    problem: QGemmProblem
-    shape: tuple[int, ...]
-
-
 class QGemm(OnDevice):
     """``Y = X @ W.T`` with quantised weights W, by the tuned kernel for each size.
 
@@ -157,10 +147,7 @@ class QGemm(OnDevice):
         elif not values.flags.c_contiguous:
             raise ProblemError("the weights are not contiguous", hint="pass contiguous memory")
         else:
-            port = self._engine.executor.port
-            check_context(port, values, kind, "the weights")
-            if kind is Kind.ARRAY and foreign_arrays(port, [values], [0]):
-                values.queue.finish()
+            self._adopt("the weights", values, kind)
         return PreparedWeights(self, self.stats, values, kind, problem)
 
     def unpack(self, weights: PreparedWeights) -> NDArray[np.uint8]:
@@ -177,31 +164,26 @@ class QGemm(OnDevice):
         self, x: Any, weights: PreparedWeights, out: Any = None, *, mode: str = "", starts: Any = None
     ) -> Choice | None:
         """Return the configuration that ran such operands, and the reason; None before the first call."""
-        ready = self._request(x, weights, out, mode, _read_starts(starts, weights, x)).ready
-        return ready.choice if ready else None
+        return self._find(x, weights, out, mode, _read_starts(starts, weights, x)).choice
 
     def _read_call(
         self, x: Any, weights: PreparedWeights, out: Any, mode: str, starts: Any
-    ) -> tuple[QGemmRequest, tuple[Any, ...]]:
+    ) -> tuple[ShapedRequest, tuple[Any, ...]]:
         """Return the request of a call and its operands; the result is allocated where none was passed."""
         starts = _read_starts(starts, weights, x)
-        request = self._request(x, weights, out, mode, starts)
+        request = self._find(x, weights, out, mode, starts)
         kind = request.operands[-1].kind
         if out is None:
-            out = self._allocate(request.shape, request.problem.stored, kind)
+            out = self._allocate(request.shape, request.dtype, kind)
         check_result(out, kind, (("x", x), ("the weights", weights.operand)))
         return request, (x, weights, *(() if starts is None else (starts,)), out)
 
-    def _request(self, x: Any, weights: PreparedWeights, out: Any, mode: str, starts: Any) -> QGemmRequest:
+    def _find(self, x: Any, weights: PreparedWeights, out: Any, mode: str, starts: Any) -> ShapedRequest:
         forms = (form(x, "x"), None if out is None else form(out, "out"), None if starts is None else kind_of(starts))
         key = (forms, weights.form, mode)
-        known = self._engine.requests.get(key)
-        if known is None:
-            known = self._engine.remember(key, self._read(x, weights, out, mode, starts))
-        assert isinstance(known, QGemmRequest)
-        return known
+        return self._request(key, lambda: self._read(x, weights, out, mode, starts))
 
-    def _read(self, x: Any, weights: PreparedWeights, out: Any, mode: str, starts: Any) -> QGemmRequest:
+    def _read(self, x: Any, weights: PreparedWeights, out: Any, mode: str, starts: Any) -> ShapedRequest:
         self._check_owner(weights)
         if Kind.BUFFER in (kind_of(x), kind_of(out)):
             raise ProblemError(
@@ -218,12 +200,13 @@ class QGemm(OnDevice):
             *((Operand("starts", starts_kind, "starts"),) if starts_kind else ()),
             Operand("y", kind_y, "out", is_written=True),
         )
-        return QGemmRequest(
+        return ShapedRequest(
             problem=problem,
             weights=Weights.PACKED_ONCE,
             constant="weights",
             operands=operands,
             shape=(*x.shape[:-1], problem.m),
+            dtype=problem.stored,
         )
 
     def _check_owner(self, weights: PreparedWeights) -> None:

@@ -111,7 +111,7 @@ class Verdicts:
 def _read_line(line: bytes) -> tuple[str, Verdict] | None:
     try:
         node = parse(line)
-        return node.member("key").text(), read(Verdict, node, beside=("key",))
+        return node.member("key").text(), read(Verdict, node, ignored=("key",))
     except TableError:
         return None
 

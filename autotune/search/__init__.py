@@ -11,23 +11,22 @@ kept for them.
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from autotune.device.machine import use_rates
 from autotune.errors import UsageError
 from autotune.kernels import find_family
 from autotune.measure.build_pool import Builds, builders_for
 from autotune.measure.worker import Worker
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.events import BudgetJudged, Listener, Outcome, ProblemFinished, ProblemStarted, ShareStarted
-from autotune.model.rates import Rates
+from autotune.model.machine import Rates
 from autotune.model.trial import Request
 from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice
 from autotune.search import significance
 from autotune.search.budget import HORIZON_TRIALS, Budget, Clock
 from autotune.search.faults import with_faults
-from autotune.search.helpers import Helpers, Measures
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch, Tuning
+from autotune.search.place import Helpers, Measures
 from autotune.search.task import Task
 from autotune.store import Store
 
@@ -97,13 +96,12 @@ def tune(
             f"the sampler {sampler.name} does not estimate what is left to gain", hint="leave out --until-gain"
         )
     rates = store.rates(device)
-    use_rates(device, rates)
     for request in requests:
         request.problem.check_device(device.limits)
     for request in requests[1:]:  # the first is checked below, before it is measured
         family = find_family(request.problem.family)
         if algorithms or family.violations(request.problem, family.baseline, device.limits):
-            Task(device, request.problem).space(algorithms)
+            Task(device, request.problem, rates).space(algorithms)
     if worker is None and builds is None:
         builds = builders_for(device, jobs)
     clock, shared_s = clock or Clock(), budget.seconds if len(requests) > 1 else None
@@ -127,7 +125,7 @@ def tune(
         for number, request in enumerate(requests, start=1):
             store.quarantine_lost()
             sound = device if retries_quarantined else with_faults(device, store)
-            knowledge = Knowledge(sound, request.problem, store)
+            knowledge = Knowledge(sound, request.problem, store, rates)
             space = knowledge.space(algorithms)
             started = ProblemStarted(
                 request=request,
@@ -175,7 +173,7 @@ class Sharing:
         self._searches: list[ProblemSearch] = []
         self._latest: list[ProblemSearch] = []
         """Searches with a model in memory, the most recent last."""
-        self._told: dict[ProblemSearch, int] = {}
+        self._reported: dict[ProblemSearch, int] = {}
         """Number of trials of the other problems when a search made its model."""
         self._decided: set[ProblemSearch] = set()
         """Searches whose winner was decided earlier: without new trials they need no finals."""
@@ -242,11 +240,11 @@ class Sharing:
         others = sum(other.new_trials for other in self._searches if other is not search)
         if search in self._latest:
             self._latest.remove(search)
-            if others >= NEWS * max(self._told[search], LEAST_TRIALS):
+            if others >= NEWS * max(self._reported[search], LEAST_TRIALS):
                 search.shelve()
-                self._told[search] = others
+                self._reported[search] = others
         else:
-            self._told[search] = others
+            self._reported[search] = others
         search.search(is_enough)
         self._latest.append(search)
         while len(self._latest) > KEPT_MODELS:

@@ -9,8 +9,8 @@ import numpy as np
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial, TrialState, Verdict, Winner
 from autotune.search import significance
+from autotune.search.budget import LEAST_S
 from autotune.search.pipeline import Pipeline
-from autotune.search.time_limits import LEAST_S
 
 FINALISTS = 6
 """Number of the fastest; fewer for long kernels. With times that err by 3%, 8 and 12 chose

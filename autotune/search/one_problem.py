@@ -16,11 +16,10 @@ from autotune.propose.samplers import SamplerChoice
 from autotune.search import finals, significance
 from autotune.search.budget import FEWEST_TRIALS, Budget, Clock, GainLeft
 from autotune.search.finals import Finals
-from autotune.search.helpers import Helpers, Measures
 from autotune.search.knowledge import FailureCounts, Knowledge
 from autotune.search.opening import Opening
 from autotune.search.pipeline import Pipeline
-from autotune.search.place import Work
+from autotune.search.place import Helpers, Measures, Work
 from autotune.search.proposals import Proposals
 from autotune.search.sentinel import Sentinel
 from autotune.space.search_space import SearchSpace

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable
 
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState
+from autotune.search.budget import LONGER_SHARE
 from autotune.search.pipeline import Pipeline
 from autotune.search.proposals import Proposals
-from autotune.search.time_limits import LONGER_SHARE
 from autotune.space.family import Parameter
 from autotune.space.search_space import SearchSpace
 

@@ -21,10 +21,8 @@ from autotune.measure.build_pool import Builds
 from autotune.model.configuration import Configuration
 from autotune.model.trial import BuildState, Job, Trial, TrialState
 from autotune.search.budget import Clock
-from autotune.search.helpers import Helpers, Measures
-from autotune.search.jobs import Jobs
-from autotune.search.knowledge import Knowledge
-from autotune.search.place import Place, Stage, Work, program_of
+from autotune.search.knowledge import Jobs, Knowledge
+from autotune.search.place import Helpers, Measures, Place, Stage, Work, program_of
 
 BATCH = 8
 """Builds in a batch where building and measuring alternate. Some builds take ten times as long as most."""

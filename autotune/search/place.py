@@ -1,4 +1,4 @@
-"""One configuration on its way through a search, and one device that measures: what is in flight there."""
+"""One configuration on its way through a search; the devices that measure, and what is in flight on each."""
 
 import contextlib
 import dataclasses
@@ -11,22 +11,105 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from autotune import tracing
 from autotune.errors import StoreError, WorkerLostError
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildState, Job, Trial, TrialState
-from autotune.search.budget import Clock
-from autotune.search.helpers import Measures
+from autotune.search.budget import Clock, TimeLimits
 from autotune.search.knowledge import Knowledge
-from autotune.search.time_limits import TimeLimits
-from autotune.store import new_owner
+from autotune.store import Holder, new_owner
 
+MOST_HELPERS = 15
+"""Helpers of one search. With more, too much would be proposed before anything is learnt from it."""
 T = TypeVar("T")
 Timed = tuple[T, float]
 """What a worker returned, and the seconds that it took without waiting for other programs."""
+
+
+class Measures(Protocol):
+    """What a search needs to measure: `autotune.measure.worker.Worker`, or a fake."""
+
+    @property
+    def holder(self) -> Holder | None:
+        """The worker of a service that measures; None if it is this process."""
+        ...
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that trials have waited so far while another program measured on the device."""
+        ...
+
+    def prepare(self, job: Job) -> None:
+        """Build a job that may be run next, without launching anything. May do nothing."""
+        ...
+
+    def run(self, job: Job) -> Trial:
+        """Measure a job, whether it was prepared or not."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Helpers:
+    """The equal devices that help one search now; other code adds and recalls them, from any thread.
+
+    The default, the sentinel and the finals run on the search's own device. The one model of the search makes all
+    proposals: it treats a configuration that is being measured as if it had turned out as predicted, and does not
+    propose it again. Each device has an owner of its own in the ledger, so that what is lost with one device is
+    quarantined without the trials of the others.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._workers: list[Measures] = []
+        self._is_closed = self._is_one_recalled = False
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def present(self) -> list[Measures]:
+        """Return the helpers in the order in which they joined."""
+        with self._lock:
+            return list(self._workers)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another helper is wanted."""
+        return not self._is_closed and len(self._workers) < MOST_HELPERS
+
+    def join(self, worker: Measures) -> bool:
+        """Add a helper and return True, or return False if it is not wanted. It is closed when no longer wanted."""
+        with self._lock:
+            is_wanted = self.is_open
+            if is_wanted:
+                self._workers.append(worker)
+            return is_wanted
+
+    def recall_one(self) -> None:
+        """Recall the next helper that has nothing to measure; further calls before it has gone recall no more."""
+        self._is_one_recalled = bool(self._workers)
+
+    def dismiss_recalled(self, free: list[Measures]) -> None:
+        """Dismiss one of the `free` helpers, and remove it from the list, if one is recalled."""
+        if self._is_one_recalled and free:
+            self._is_one_recalled = False
+            self.dismiss(free.pop())
+
+    def dismiss(self, worker: Measures) -> None:
+        """Remove and close a helper, which must not be measuring."""
+        with self._lock:
+            self._workers.remove(worker)
+        worker.close()
+
+    def close(self) -> None:
+        """Remove and close all helpers, which must not be measuring, and accept no more."""
+        with self._lock:
+            self._is_closed = True
+        for worker in self.present():
+            self.dismiss(worker)
 
 
 class Stage(enum.Enum):

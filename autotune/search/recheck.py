@@ -16,9 +16,9 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import TrialState, Winner
 from autotune.search.finals import Finals
-from autotune.search.helpers import Measures
 from autotune.search.knowledge import Knowledge
 from autotune.search.pipeline import Pipeline
+from autotune.search.place import Measures
 from autotune.store import Store
 
 FEW = 3

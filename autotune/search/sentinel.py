@@ -72,7 +72,7 @@ class Sentinel:
         self._started = self._looked = self._clock()
         self._cost_s = 0.0
         self._rested_s = 0.0
-        self._told = knowledge.drift.slowdown
+        self._reported = knowledge.drift.slowdown
         self._no_help_at = 0.0
 
     @property
@@ -131,8 +131,8 @@ class Sentinel:
         self._report_change()
 
     def _report_change(self) -> None:
-        if self.slowdown != self._told:
-            self._told = self.slowdown
+        if self.slowdown != self._reported:
+            self._reported = self.slowdown
             self._report(self.slowdown, 0.0)
 
     @property
@@ -189,7 +189,7 @@ class Sentinel:
             rest_s = min(REST_S, REST_SHARE * (self._clock() - self._started) - self._rested_s)
             if rest_s < LEAST_REST_S or self._should_stop():
                 return
-            self._told = before = self.slowdown
+            self._reported = before = self.slowdown
             self._report(self.slowdown, rest_s)
             self._rest(rest_s)
             self._look()

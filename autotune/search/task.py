@@ -11,6 +11,7 @@ from autotune.kernels import find_family
 from autotune.kernels.render import names_read, provenance_now, render
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
+from autotune.model.machine import Rates
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.model.trial import Build, BuildJob, BuildState, Provenance
@@ -24,9 +25,11 @@ RECENT = 32
 class Task:
     """A problem on a device: its family, what the device's profile says about that, and each configuration's source."""
 
-    def __init__(self, device: Device, problem: Problem) -> None:
-        """Raises ProblemError when the problem's family is not installed."""
-        profile = find_profile(device)
+    def __init__(self, device: Device, problem: Problem, rates: Rates | None = None) -> None:
+        """`rates` are those measured on the device, by which defaults are estimated.
+
+        Raises ProblemError when the problem's family is not installed."""
+        profile = find_profile(device, rates)
         self.device = device
         self.problem = problem
         self.family = find_family(problem.family)

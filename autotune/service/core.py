@@ -15,8 +15,7 @@ from typing import Any
 from autotune.codec import Node
 from autotune.errors import AutotuneError, StoreError, TableError
 from autotune.kernels import find_family
-from autotune.kernels.code_version import code_version
-from autotune.kernels.render import provenance_now
+from autotune.kernels.render import code_version, provenance_now
 from autotune.model.device import Device
 from autotune.model.events import Event
 from autotune.paths import install_hint

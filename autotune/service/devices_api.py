@@ -15,8 +15,9 @@ from autotune.service.core import Service
 from autotune.service.forms import AllowForm
 from autotune.service.pools import Pools
 from autotune.service.report.gains import Network, tuned_networks
+from autotune.service.store import ServiceStore
+from autotune.service.store.history import FailureReason, Hour
 from autotune.service.tables_api import Family, Slug
-from autotune.store import FailureReason, Hour, Store
 
 MAX_QUARANTINED = 500
 MAX_REASONS = 50
@@ -150,7 +151,7 @@ def device_routes(service: Service, pools: Pools) -> APIRouter:
     return routes
 
 
-def _speed_checks(store: Store, slug: str) -> list[SpeedCheck]:
+def _speed_checks(store: ServiceStore, slug: str) -> list[SpeedCheck]:
     """Repeat what each search has concluded from its sentinel."""
     searches: defaultdict[tuple[Problem, str], Drift] = defaultdict(Drift)
     checks = []
@@ -172,7 +173,7 @@ def _speed_checks(store: Store, slug: str) -> list[SpeedCheck]:
     return checks
 
 
-def _drivers(store: Store, slug: str, family: str) -> DriverAnswer:
+def _drivers(store: ServiceStore, slug: str, family: str) -> DriverAnswer:
     found: dict[Problem, dict[str, float]] = {}
     drivers: dict[str, None] = {}
     for problem, driver, time_ns in store.best_by_driver(slug, family):
@@ -188,7 +189,7 @@ def _drivers(store: Store, slug: str, family: str) -> DriverAnswer:
     )
 
 
-def _failures(store: Store, slug: str) -> FailuresAnswer:
+def _failures(store: ServiceStore, slug: str) -> FailuresAnswer:
     counts, quarantined = store.trial_counts(slug), store.quarantined(slug)
     newest = quarantined[-MAX_QUARANTINED:]
     return FailuresAnswer(

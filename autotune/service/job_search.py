@@ -17,7 +17,7 @@ from autotune.model.device import Device
 from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
 from autotune.model.trial import Winner
 from autotune.search import Budget, tune
-from autotune.search.helpers import Helpers, Measures
+from autotune.search.place import Helpers, Measures
 from autotune.search.recheck import Recheck, recheck
 from autotune.service.remote.events import plain_outcome
 from autotune.service.store import ServiceStore

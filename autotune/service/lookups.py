@@ -10,8 +10,8 @@ from autotune.kernels import find_family
 from autotune.lookup import TuningTable
 from autotune.lookup.answer import Tuned, plain_tuned
 from autotune.lookup.contents import entries_of, shipped
+from autotune.service.store import ServiceStore
 from autotune.service.submission import chosen_device
-from autotune.store import Store
 
 MAX_REMEMBERED_BYTES = 32 * 2**20
 """Limit on the total size of cached queries and answers."""
@@ -23,7 +23,7 @@ MAX_SHAPE = 500
 class Lookups:
     """Answers lookups as JSON. Lookups and their cache run in the event loop; the table is built in a thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ServiceStore) -> None:
         self._store = store
         self._read = -1
         self._remembered: dict[bytes, bytes] = {}

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse, Response
 
 from autotune import __version__
 from autotune.errors import AutotuneError
-from autotune.kernels.code_version import code_version
+from autotune.kernels.render import code_version
 from autotune.service.admission import Answered
 from autotune.service.core import Service
 from autotune.service.forms import Health

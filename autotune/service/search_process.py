@@ -21,7 +21,7 @@ from typing import Any
 from autotune.errors import AutotuneError, WorkerError, WorkerLostError
 from autotune.messages import read_message, write_message
 from autotune.model.trial import Job, Trial
-from autotune.search.helpers import Helpers
+from autotune.search.place import Helpers
 from autotune.service.job_search import Errand, Search, Stopping
 from autotune.service.store import ServiceStore
 from autotune.store import Holder

@@ -20,7 +20,7 @@ from autotune.messages import read_message, write_message
 from autotune.model.events import Event
 from autotune.model.trial import Job, Trial
 from autotune.paths import safe_path
-from autotune.search.helpers import MOST_HELPERS
+from autotune.search.place import MOST_HELPERS
 from autotune.service.fleet import Fleet
 from autotune.service.job_search import Errand, Stopping
 from autotune.service.remote.events import plain_event

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from autotune.device.discovery import select
 from autotune.errors import DeviceSelectionError, ProblemError, ServiceError, UsageError
 from autotune.kernels import find_family
-from autotune.kernels.presets import fitting, parse_lines, parse_shapes, preset
+from autotune.kernels.shapes import fitting, parse_lines, parse_shapes
 from autotune.lookup.json_table import plain_entry, read_contents
 from autotune.model.device import Device
 from autotune.model.trial import Request, Winner
+from autotune.networks.presets import preset
 from autotune.service.forms import MAX_SHAPES, CheckAnswer, JobForm, LineFault, UploadAnswer
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobKind, NewJob

@@ -13,7 +13,7 @@ from autotune.export import export_table
 from autotune.export.contents import entry_with_sizes, shipped_tables
 from autotune.export.formats import FORMATS
 from autotune.kernels import DEFAULT_FAMILY, family_names, find_family
-from autotune.kernels.presets import PRESETS, preset
+from autotune.networks.presets import PRESETS, preset
 from autotune.service.admission import WHAT, submitter_of
 from autotune.service.core import Service
 from autotune.service.forms import (

@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException, Path, Request
 from autotune.codec import Node
 from autotune.errors import TableError, WorkerError
 from autotune.kernels import family_names
-from autotune.kernels.code_version import code_version
+from autotune.kernels.render import code_version
 from autotune.lookup.json_table import read_device
 from autotune.service.core import Service
 from autotune.service.fleet import MAX_WAIT_S, NameTakenError, NotStoredError

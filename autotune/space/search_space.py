@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits, Fault
 from autotune.model.problem import Problem
-from autotune.space.chain import automaton
-from autotune.space.diagram import Diagram, Numbers, Paths
+from autotune.space.diagram import Diagram, Numbers, Paths, automaton
 from autotune.space.expression import Expression
 from autotune.space.family import KernelFamily, Parameter
 

@@ -4,9 +4,9 @@ A `Store` is opened on an SQLite file or a database server and may be used by se
 builds and winners are only ever added; rows for trials in flight and in quarantine come and go. `best_configurations`
 is a view that people can query too.
 
-Each part of the store is a file with its tables, its values and its transactions: `trials.py` (summed up by
-`history.py`), `quarantine.py` (with the trials in flight), `winners.py`, `checkups.py`. `models.py` has what the tables
-share, `transactions.py` how they are read and written. A service has a store with more parts (`service/store`).
+Each part of the store is a file with its tables, its values and its transactions: `trials.py`,
+`quarantine.py` (with the trials in flight), `winners.py`, `checkups.py`. `models.py` has what the tables share,
+`transactions.py` how they are read and written. A service has a store with more parts (`service/store`).
 """
 
 from pathlib import Path
@@ -15,14 +15,13 @@ from typing import Self
 from autotune.errors import StoreError
 from autotune.model.device import Device
 from autotune.store import models
+from autotune.store.backup import check_snapshot_path, write_snapshot
 from autotune.store.checkups import CheckupLedger
 from autotune.store.database import parse_target
 from autotune.store.failures import AWAY_PATIENCE_S
-from autotune.store.history import FailureReason, HistoryLedger, Hour
 from autotune.store.migration import Schema, open_engine, read_schema
 from autotune.store.owner import Attempt, Fate, Holder, Owner, new_owner
 from autotune.store.quarantine import LOST, InFlight, Quarantined, QuarantineLedger
-from autotune.store.snapshot import check_snapshot_path, write_snapshot
 from autotune.store.trials import Ending, ExampleBuild, StoredTrial, TrialLedger
 from autotune.store.winners import WinnerLedger
 
@@ -32,10 +31,8 @@ __all__ = [
     "Attempt",
     "Ending",
     "ExampleBuild",
-    "FailureReason",
     "Fate",
     "Holder",
-    "Hour",
     "InFlight",
     "Owner",
     "Quarantined",
@@ -45,7 +42,7 @@ __all__ = [
 ]
 
 
-class Store(TrialLedger, HistoryLedger, QuarantineLedger, WinnerLedger, CheckupLedger):
+class Store(TrialLedger, QuarantineLedger, WinnerLedger, CheckupLedger):
     """An open database. Every method is one transaction and raises StoreError when the database fails."""
 
     @classmethod

@@ -1,6 +1,8 @@
-"""Backs up a whole database to one file and restores it: SQLite by itself, PostgreSQL by pg_dump and pg_restore.
+"""Copies databases to files: backups, which can be restored, and snapshots, which open in a read-only folder.
 
-Unlike a snapshot, a backup also holds the jobs, the workers and the trials in flight.
+A backup holds everything, and is made by SQLite itself, or by pg_dump and pg_restore. A snapshot is an SQLite file
+without jobs, workers and trials in flight, perhaps of one device only. It gets its schema from the models rather than
+from the migrations: a service makes copies in several threads, and Alembic keeps process-wide state.
 """
 
 import contextlib
@@ -8,17 +10,31 @@ import os
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from sqlalchemy import Connection, Table, false, insert, select, true, union
 from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.orm import Session
 
 from autotune.errors import NotADatabaseError, StoreError
+from autotune.paths import APPLICATION_ID, schema_revisions
 from autotune.store.database import Target, check_file, file_engine, prepare_writing, server_engine
 from autotune.store.failures import attempt, copying_to, file_failures
 from autotune.store.migration import Schema, read_schema
+from autotune.store.models import DeviceRow, ProblemRow, all_tables
+from autotune.store.winners import VIEW
 
 _DUMP_HEADER = b"PGDMP"
+Read = Callable[[Callable[[Session], None]], None]
+"""Does work in a transaction that only reads, perhaps several times."""
+
+_ROWS_AT_ONCE = 1000
+_OF_PROCESSES = ("in_flight", "jobs", "job_problems", "workers")
+"""Tables with the state of running processes, which means nothing in a copy."""
+
+_VERSION = "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL CONSTRAINT alembic_version_pkc PRIMARY KEY)"
 
 
 def back_up(target: Target, file: Path) -> None:
@@ -162,3 +178,69 @@ def _run(program: str, target: Target, arguments: Sequence[str]) -> None:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
         raise StoreError(f"{program} failed for {target}: {lines[-1][:500]}")
+
+
+def check_snapshot_path(path: Path) -> None:
+    """Raise StoreError if a snapshot cannot be written to this path."""
+    if check_file(path) and path.with_name(path.name + "-wal").exists():
+        raise StoreError(f"{path} is a database in use", hint="name another file")
+    prepare_writing(path)
+
+
+def write_snapshot(read: Read, path: Path, device_slug: str | None) -> None:
+    """Copy rows, in a transaction that `read` makes, into a new file, which replaces `path` once it is complete.
+
+    What a slow disk may take long for is done after that transaction: a server ends one that is idle.
+    """
+    with file_failures(str(path)), tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".autotune-") as here:
+        whole, compact = Path(here) / "whole.sqlite", Path(here) / "compact.sqlite"
+        with file_engine(whole, foreign_keys=False, pooled=False).connect() as copy:
+
+            def copy_all(session: Session) -> None:
+                copy.rollback()  # what an earlier try has copied
+                with copying_to(str(path)):
+                    _create_schema(copy)
+                    for table, rows in _contents(device_slug):
+                        _copy_rows(session.connection(), copy, table, rows)
+
+            read(copy_all)
+            attempt(copy.commit, str(path))
+        attempt(lambda: _compact(whole, compact), str(path))
+        compact.replace(path)
+
+
+def _create_schema(copy: Connection) -> None:
+    all_tables().create_all(copy)
+    copy.exec_driver_sql(VIEW)
+    copy.exec_driver_sql(_VERSION)
+    copy.exec_driver_sql("INSERT INTO alembic_version VALUES (?)", (schema_revisions()[-1],))
+    copy.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _contents(device_slug: str | None) -> Iterable[tuple[Table, Any]]:
+    """Return tables with queries for the rows to copy, referenced tables first."""
+    tables = all_tables().sorted_tables
+    conditions: dict[str, Any] = dict.fromkeys(_OF_PROCESSES, false())
+    if device_slug is not None:
+        ids = select(DeviceRow.id).where(DeviceRow.slug == device_slug)
+        for table in tables:
+            if table.name not in conditions and "device_id" in table.c:
+                conditions[table.name] = table.c.device_id.in_(ids)
+            elif table.name not in conditions and "device" in table.c:
+                conditions[table.name] = table.c.device == device_slug
+        users = (table for table in tables if table.name in conditions and "problem_id" in table.c)
+        used = union(*(select(table.c.problem_id).where(conditions[table.name]) for table in users))
+        conditions |= {"devices": DeviceRow.slug == device_slug, "problems": ProblemRow.id.in_(used)}
+    return [(t, select(t).where(conditions.get(t.name, true())).order_by(t.c.id)) for t in tables]
+
+
+def _copy_rows(source: Connection, copy: Connection, table: Table, rows: Any) -> None:
+    result = source.execution_options(yield_per=_ROWS_AT_ONCE).execute(rows)
+    for some in result.mappings().partitions():
+        copy.execute(insert(table), [dict(row) for row in some])
+
+
+def _compact(whole: Path, compact: Path) -> None:
+    # VACUUM INTO writes a file without a write-ahead log, whatever the journal mode of the original.
+    with contextlib.closing(sqlite3.connect(whole, isolation_level=None)) as connection:
+        connection.execute("VACUUM INTO ?", (str(compact),))

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from autotune.codec import parse, read, write
 from autotune.model.checkup import PROBES_VERSION, Checkup
 from autotune.model.device import Device, DeviceLimits, Fault
-from autotune.model.rates import Rates, fingerprint
+from autotune.model.machine import Rates, fingerprint
 from autotune.store.models import Base, DeviceRow, device_row, insert_once, parsed, plain_text
 from autotune.store.transactions import Transactions, writes
 

@@ -102,7 +102,7 @@ def attempt(work: Callable[[], _Result], place: str, patience: Patience = _ORDIN
     outage = patience.outage
     deadline = time.monotonic() + PATIENCE_S
     pause = FIRST_PAUSE_S
-    has_told = False
+    has_warned = False
     while True:
         try:
             result = work()
@@ -114,8 +114,8 @@ def attempt(work: Callable[[], _Result], place: str, patience: Patience = _ORDIN
         except (SQLAlchemyError, sqlite3.Error, OverflowError) as error:
             if patience.is_over(error, place, deadline):
                 raise _translated(error, place, outage) from error
-            if _obstacle(error) is Obstacle.FULL and not has_told:
-                has_told = True
+            if _obstacle(error) is Obstacle.FULL and not has_warned:
+                has_warned = True
                 _LOG.warning("no space is left to write %s: trying again for up to %.0f s", place, PATIENCE_S)
         # Random pauses keep two waiting programs from colliding again and again.
         time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret

@@ -8,7 +8,7 @@ A trial that a worker of a service had in hand when that service ended stays in 
 delivers the trial, or has none, or is another process by now. Only in the last case was the trial lost.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ from autotune.model.trial import QUARANTINED_STATES, Trial, now_utc
 from autotune.store.database import Target
 from autotune.store.models import Base, DeviceRow, ProblemRow, columns, known_rows, plain_text, to_problem, value_of
 from autotune.store.owner import Fate, Holder, Owner, fate
-from autotune.store.transactions import Transactions, writes
+from autotune.store.transactions import Transactions
 
 LOST = "lost"
 """Reason of a configuration that was in flight when its owner ended; other reasons are values of TrialState."""
@@ -200,25 +200,6 @@ class QuarantineLedger(Transactions):
         """Quarantine this owner's trials in flight, which were lost together with the device that measured them."""
         self.write(lambda session: lose(session, message, run=owner.run), waits_for_space=True)
 
-    @writes
-    def settle_trials(
-        self, session: Session, device_slug: str, holder: Holder, processes: Collection[int] = ()
-    ) -> None:
-        """Clear what earlier services gave to a device of a worker, which has nothing in hand.
-
-        What this process, or one of its search `processes`, has given is left alone.
-        Trials given to this process of the worker were never begun, and are not quarantined. Trials given to another
-        process of the worker were lost when that process ended, and are quarantined.
-        """
-        query = _joined(InFlightRow).where(InFlightRow.worker == plain_text(holder.worker))
-        for row, device, _ in session.execute(query):
-            is_of_equal_device = row.session == holder.session and row.selector != holder.selector
-            if device.slug != device_slug or _owner(row).is_of_any(processes) or is_of_equal_device:
-                continue
-            if row.session != holder.session:
-                session.add(_lost(row, f"in flight on {row.worker} when that worker ended"))
-            session.delete(row)
-
     def quarantine_lost(self) -> list[Quarantined]:
         """Quarantine trials in flight, on any device, whose owners are gone; return the new entries."""
         if not self.in_flight():  # the usual case, and reading takes no lock
@@ -228,12 +209,12 @@ class QuarantineLedger(Transactions):
 
         def work(session: Session) -> list[Quarantined]:
             lost = []
-            rows = session.execute(_joined(InFlightRow)).all()
+            rows = session.execute(joined(InFlightRow)).all()
             for item, (row, device, problem) in known_rows(rows, lambda found: (_to_in_flight(*found), found)):
                 # On a database server another program may already have moved it.
                 is_taken = item.fate is Fate.GONE and _delete_one(session, row.id)
                 if is_taken:
-                    entry = _lost(row, f"in flight when process {row.process_id} on {row.host} ended")
+                    entry = lost_row(row, f"in flight when process {row.process_id} on {row.host} ended")
                     session.add(entry)
                     lost.append(_to_quarantined(entry, device, problem))
             return lost
@@ -242,7 +223,7 @@ class QuarantineLedger(Transactions):
 
     def quarantined(self, device_slug: str | None = None, driver: str | None = None) -> list[Quarantined]:
         """Return configurations not to be run unless requested: of a device under a driver, or all; oldest first."""
-        query = _chosen(_joined(QuarantineRow), device_slug, driver)
+        query = _chosen(joined(QuarantineRow), device_slug, driver)
         return self.read(lambda session: known_rows(session.execute(query), lambda row: _to_quarantined(*row)))
 
     def allow(self, device_slug: str, problem: Problem, configuration: Configuration) -> bool:
@@ -257,7 +238,7 @@ class QuarantineLedger(Transactions):
 
     def in_flight(self, device_slug: str | None = None, driver: str | None = None) -> list[InFlight]:
         """Return trials that began and have not ended: on a device under a driver, or on all; oldest first."""
-        query = _chosen(_joined(InFlightRow), device_slug, driver)
+        query = _chosen(joined(InFlightRow), device_slug, driver)
         return self.read(lambda session: known_rows(session.execute(query), lambda row: _to_in_flight(*row)))
 
 
@@ -297,36 +278,21 @@ def end(connection: Connection, ids: tuple[int, int], trial: Trial) -> None:
 def lose(session: Session, message: str, **whose: str) -> None:
     """Move what is in flight with these values in its columns to the quarantine."""
     for row in session.scalars(select(InFlightRow).filter_by(**whose)).all():
-        session.add(_lost(row, plain_text(message)))
+        session.add(lost_row(row, plain_text(message)))
         session.delete(row)
 
 
-def take_back(session: Session, device: Device, problem: Problem, configuration: Configuration, worker: str) -> bool:
-    """Clear a trial that this worker delivers late from those in flight or lost; return whether the worker had it."""
-    devices = select(DeviceRow.id).filter_by(slug=device.slug, driver=plain_text(device.driver))
-    problems = select(ProblemRow.id).filter_by(family=problem.family, spec=problem.key)
-    subject = {"configuration": configuration.key, "worker": plain_text(worker)}
-    were_there = [
-        session.execute(
-            delete(table)
-            .where(table.device_id.in_(devices), table.problem_id.in_(problems))
-            .filter_by(**subject, **reason)
-        )
-        for table, reason in ((InFlightRow, {}), (QuarantineRow, {"reason": LOST}))
-    ]
-    return any(result.rowcount for result in were_there)  # type: ignore[attr-defined]
-
-
-def _lost(row: InFlightRow, message: str) -> QuarantineRow:
+def lost_row(row: InFlightRow, message: str) -> QuarantineRow:
+    """Return the entry in quarantine of a lost trial."""
     subject = {name: getattr(row, name) for name in _SUBJECT}
     return QuarantineRow(reason=LOST, message=message, **subject)
 
 
-def _owner(row: InFlightRow) -> Owner:
+def owner_of(row: InFlightRow) -> Owner:
     return value_of(Owner, row, holder=value_of(Holder, row) if row.worker else None)
 
 
-def _joined(table: type[InFlightRow] | type[QuarantineRow]) -> Select[Any]:
+def joined(table: type[InFlightRow] | type[QuarantineRow]) -> Select[Any]:
     rows: Any = select(table, DeviceRow, ProblemRow)
     rows = rows.join(DeviceRow, DeviceRow.id == table.device_id).join(ProblemRow, ProblemRow.id == table.problem_id)
     ordered: Select[Any] = rows.order_by(table.id)
@@ -354,5 +320,5 @@ def _to_quarantined(row: QuarantineRow, device: DeviceRow, problem: ProblemRow) 
 
 
 def _to_in_flight(row: InFlightRow, device: DeviceRow, problem: ProblemRow) -> InFlight:
-    asked, owner = to_problem(problem.family, problem.spec), _owner(row)
+    asked, owner = to_problem(problem.family, problem.spec), owner_of(row)
     return value_of(InFlight, row, device=device.slug, driver=device.driver, problem=asked, owner=owner)

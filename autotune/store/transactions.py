@@ -1,11 +1,7 @@
-"""Transactions on an open database: retried while it is in use, full or away; writes of several threads share one."""
+"""Transactions on an open database: retried while it is in use, full or away."""
 
-import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
@@ -36,7 +32,6 @@ class Transactions:
     def __init__(self, target: Target, engine: Engine, *, read_only: bool) -> None:
         """Called by `Store.open` only."""
         self._target = target
-        self._is_read_only = read_only
         self._ids: dict[tuple[Device, Problem], tuple[int, int]] = {}
         self._outage = None if target.path else Outage()
         self._places = threading.Semaphore(1 if target.path else AT_A_TIME)
@@ -50,7 +45,6 @@ class Transactions:
             # All reads of one method see the same state of the database, as they do with SQLite.
             self._reading = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             self._writing = self._reading if read_only else engine
-        self._together = Together(self._writing, self._places)
 
     @property
     def _transactions(self) -> Self:
@@ -76,11 +70,8 @@ class Transactions:
             return self._transaction(self._writing, work, waits_for_space=waits_for_space)
 
     def write_together(self, work: Work, *, waits_for_space: bool = False) -> None:
-        """Write in one transaction with the writes of other threads or, if that fails, alone."""
-        if not self._together.write(work):
-            self.write(lambda session: work(session.connection()), waits_for_space=waits_for_space)
-        elif self._outage:
-            self._outage.ends(self.location)
+        """Write in a transaction, which a service's store shares among threads."""
+        self.write(lambda session: work(session.connection()), waits_for_space=waits_for_space)
 
     def ids_of(self, device: Device, problem: Problem) -> tuple[int, int]:
         """Return the ids of both rows, inserting missing ones. Cached, since these rows are never removed."""
@@ -147,69 +138,3 @@ def writes(method: _InSession[_Owner, _Given, _Result]) -> _Method[_Owner, _Give
         return ledger._transactions.write(lambda session: method(ledger, session, *given, **named))
 
     return in_transaction
-
-
-# Group commit: writes of threads that would wait for each other share one transaction and one wait for the disk
-
-MOST_TOGETHER = 100
-"""Most writes in one transaction."""
-
-
-@dataclass(eq=False)
-class _Write:
-    work: Work
-    is_taken: bool = False
-    """Whether a thread has taken it to commit it."""
-    is_written: "Future[bool]" = field(default_factory=Future)
-
-
-class Together:
-    """Group commit: the thread that has a place also commits the pending writes of the threads waiting for one.
-
-    A place is a permit of the semaphore `places`, which limits the writing transactions of the program.
-    """
-
-    def __init__(self, engine: Engine, places: threading.Semaphore) -> None:
-        self._engine = engine
-        self._places = places
-        self._lock = threading.Lock()
-        self._waiting: deque[_Write] = deque()
-
-    def write(self, work: Work) -> bool:
-        """Return whether `work` was committed. If not, perhaps because of another write, retry it alone."""
-        mine = _Write(work)
-        self._waiting.append(mine)
-        try:
-            with self._places:
-                while not mine.is_taken:
-                    self._write_all(self._take())
-        finally:
-            self._withdraw(mine)
-        return mine.is_written.result()
-
-    def _withdraw(self, write: _Write) -> None:
-        """Remove a write whose thread was interrupted, so that no other thread commits it later."""
-        with self._lock:
-            if not write.is_taken:
-                self._waiting.remove(write)
-
-    def _take(self) -> list[_Write]:
-        """Take the writes that have waited longest, at most MOST_TOGETHER."""
-        with self._lock:
-            taken = [self._waiting.popleft() for _ in range(min(MOST_TOGETHER, len(self._waiting)))]
-            for write in taken:
-                write.is_taken = True
-        return taken
-
-    def _write_all(self, writes: list[_Write]) -> None:
-        """Commit the writes together. Errors are suppressed: each write is then retried alone and raises its own."""
-        is_written = False
-        try:
-            with contextlib.suppress(Exception), self._engine.connect() as connection:
-                for write in writes:
-                    write.work(connection)
-                connection.commit()
-                is_written = True
-        finally:
-            for write in writes:
-                write.is_written.set_result(is_written)

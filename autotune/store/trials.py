@@ -105,6 +105,16 @@ class BuildRow(ProvenanceColumns, Base):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrialCounts:
+    """Counts of the trials of a device, under every driver."""
+
+    by_state: dict[str, int]
+    """Number of trials by value of TrialState."""
+    last_measured: str
+    """Time of the last trial, UTC, ISO 8601; empty without trials."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoredTrial:
     """A trial of the ledger with its problem, provenance and purpose."""
 
@@ -159,7 +169,7 @@ class TrialLedger(Transactions):
         wait for the disk once. A trial that crashed or timed out is quarantined; one that ended otherwise takes its
         configuration out of quarantine. A trial added again with the same `identity` (at most 32 characters) is stored
         once; without an identity, each call adds one trial, however often its transaction is retried. A trial that its
-        worker also delivered elsewhere, where it was stored first (`add_late`), is not stored again.
+        worker also delivered elsewhere, where a service stored it first, is not stored again.
         """
         ids = self.ids_of(device, problem)
         identity = identity or uuid.uuid4().hex
@@ -169,8 +179,8 @@ class TrialLedger(Transactions):
             nonlocal is_new
             was_in_flight = owner is not None and quarantine.land(connection, ids, trial.configuration, owner)
             is_late = owner is not None and owner.holder is not None and not was_in_flight and purpose == "search"
-            if not (is_late and _is_searched(connection, ids, trial, provenance, identity)):
-                is_new = insert_once(connection, _row(trial, provenance, purpose, ids, identity), "identity")
+            if not (is_late and is_searched(connection, ids, trial, provenance, identity)):
+                is_new = insert_once(connection, row_of(trial, provenance, purpose, ids, identity), "identity")
                 if not is_new:
                     return
                 quarantine.end(connection, ids, trial)
@@ -180,27 +190,18 @@ class TrialLedger(Transactions):
         self.write_together(add, waits_for_space=True)
         return is_new
 
-    def add_late(
-        self, device: Device, problem: Problem, trial: Trial, provenance: Provenance | None, worker: str
-    ) -> bool:
-        """Store a trial that arrives too late from the worker of that name, if the worker had that trial in hand.
-
-        The trial is then neither in flight nor in quarantine as lost any more. It is stored as a trial of the search
-        unless its configuration already has one, as when it was lost in the finals. With `provenance` None, as when it
-        was measured with other templates than the local ones, it is not stored. Returns whether the worker had it;
-        if not, nothing is stored, also of a device and a problem that only that worker tells of.
-        """
-
-        def add(session: Session) -> bool:
-            if not quarantine.take_back(session, device, problem, trial.configuration, worker):
-                return False
-            ids = device_id(session, device, is_seen_here=True), problem_id(session, problem)
-            quarantine.end(session.connection(), ids, trial)
-            if provenance is not None and not _is_searched(session.connection(), ids, trial, provenance):
-                session.add(_row(trial, provenance, "search", ids, uuid.uuid4().hex))
-            return True
-
-        return self.write(add, waits_for_space=True)
+    def trial_counts(self, device_slug: str) -> TrialCounts:
+        """Count the trials by the state in which they ended, and return when the last was measured."""
+        query = (
+            select(TrialRow.state, func.count(), func.max(TrialRow.measured_at))
+            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
+            .where(DeviceRow.slug == device_slug)
+            .group_by(TrialRow.state)
+            .order_by(TrialRow.state)
+        )
+        rows = self.read(lambda session: session.execute(query).all())
+        last = max((moment for _, _, moment in rows), default="")
+        return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
 
     @reads
     def trials(
@@ -310,7 +311,7 @@ def insert_builds(session: Session, device: Device, builds: Sequence[ExampleBuil
     )
 
 
-def _is_searched(
+def is_searched(
     connection: Connection, ids: tuple[int, int], trial: Trial, provenance: Provenance, besides: str = ""
 ) -> bool:
     """Return whether the same kernel has a trial of the search, other than that of one identity."""
@@ -319,7 +320,7 @@ def _is_searched(
     return connection.execute(query.where(TrialRow.identity != besides).limit(1)).first() is not None
 
 
-def _row(trial: Trial, provenance: Provenance, purpose: str, ids: tuple[int, int], identity: str) -> TrialRow:
+def row_of(trial: Trial, provenance: Provenance, purpose: str, ids: tuple[int, int], identity: str) -> TrialRow:
     """Return a row without an id; `ids` are those of device and problem."""
     measured = trial.measurement
     return TrialRow(
@@ -336,7 +337,7 @@ def _row(trial: Trial, provenance: Provenance, purpose: str, ids: tuple[int, int
 
 
 def to_trial(row: Any) -> Trial:
-    """The inverse of `_row`."""
+    """The inverse of `row_of`."""
     measured = None
     if row.timer is not None:
         measured = value_of(Measurement, row, samples_ns=parsed(row.samples or "[]", tuple))

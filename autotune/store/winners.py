@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, column, func, select, table, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, column, select, table, text
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.errors import StoreError
@@ -103,15 +103,6 @@ class WinnerLedger(Transactions):
         subject = (BEST.c.device == device_slug, BEST.c.family == problem.family, BEST.c.spec == problem.key)
         query = _BEST.where(*subject)
         return next(iter(self.read(lambda session: known_rows(session.execute(query), _to_winner))), None)
-
-    def decisions(self) -> int:
-        """Count the winners recorded and imported.
-
-        This is a count and not the highest id: on a server, rows written at the same time may become visible in another
-        order than that of their ids.
-        """
-        query = select(func.count()).select_from(WinnerRow)
-        return self.read(lambda session: session.scalar(query) or 0)
 
     @writes
     def import_winners(self, session: Session, winners: Sequence[Winner], devices: Sequence[Device]) -> tuple[int, int]:

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from autotune.device.identity import architecture_of, family_of
-from autotune.device.machine import _FOLDER, machine_of, public_limits
+from autotune.device.machine import _FOLDER, absent_device, is_known, machine_of, public_limits
 from autotune.device.profile import find_profile
 from autotune.export import export_package, export_table
 from autotune.export.c_family import FamilyInC
 from autotune.export.contents import DeviceTable
 from autotune.kernels import find_family, parse_shape
 from autotune.lookup import Match, TuningTable
-from autotune.lookup.absent import absent_device, is_known
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.model.machine import UNKNOWN

@@ -22,17 +22,16 @@ from autotune.model.plan import Plan
 from autotune.model.trial import Build, BuildJob, BuildState, Job, Request, Trial, TrialState
 from autotune.propose.study import RowStudy
 from autotune.search import finals, task
-from autotune.search.jobs import Jobs
-from autotune.search.knowledge import Knowledge
+from autotune.search.knowledge import Jobs, Knowledge
 from autotune.search.one_problem import ProblemSearch, Tuning
 from autotune.search.pipeline import BATCH, Pipeline
 from autotune.search.place import Background, Stage, Work
 from autotune.search.proposals import Proposals
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import FakeBuilds, FakeWorker
 from factories import INVENTED_GPU as GPU
 from factories import Recorder, evil
+from fakes import FakeBuilds, FakeWorker
 from invented_clock import Clock
 from searches import PROBLEM, search
 from waiting import HANG_S, join, wait_for

@@ -41,7 +41,6 @@ ORDER = (
     "display",
     "cli",
     "__main__",
-    "testing",
 )
 """The rooms of the core (a folder or a file of the package): each may import those before it, never one after it."""
 WINGS = ("own", "phone", "service")
@@ -60,7 +59,7 @@ OWNERS = {
     "onnx": {"networks/onnx_graph.py"},
     "optuna": {"propose/study.py"},
     "rich": {"display"},
-    "shtab": {"cli/completion.py"},
+    "shtab": {"cli/help.py"},
     "tree_sitter": {"own/kernel_file/syntax.py"},
     "tree_sitter_c": {"own/kernel_file/syntax.py"},
     "fastapi": {"service"},
@@ -79,7 +78,6 @@ OWNERS = {
         "search",
         "distill",
         "runtime",
-        "testing.py",
     },
 }
 """Libraries outside the standard one, and the rooms or files that may import them."""

@@ -10,7 +10,7 @@ from autotune.model.configuration import Value
 from autotune.model.device import Device
 from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
-from autotune.testing import covering_sample
+from covering import covering_sample
 from factories import first_short, quick_job
 from stand_in import LIMITS, StandIn
 

@@ -13,9 +13,9 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.store import Store, new_owner
 from autotune.store.backup import back_up, restore
 from autotune.store.database import Target, parse_target
-from autotune.testing import INVENTED_PROCESSOR
 from databases import Server, rows
 from factories import Run, provenance, trial
+from fakes import INVENTED_PROCESSOR
 
 DEVICE = INVENTED_PROCESSOR
 PROBLEM = GemmProblem(m=64, n=64, k=64)

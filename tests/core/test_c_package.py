@@ -21,7 +21,7 @@ from autotune.cli import main
 from autotune.device.opencl import Session
 from autotune.display import progress
 from autotune.errors import DeviceSelectionError, TableError, UsageError
-from autotune.export import c_header, c_package, export_package, export_table
+from autotune.export import c_package, export_package, export_table
 from autotune.export.c_family import FamilyInC
 from autotune.export.c_package import package_files
 from autotune.export.contents import DeviceTable
@@ -485,7 +485,7 @@ def test_samples_meet_every_variant(name: str) -> None:
 @pytest.mark.long
 def test_a_family_from_elsewhere_is_exported_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     family, numbers = transpose_family.FAMILY, random.Random(5)
-    for module in (c_header, c_package, sys.modules[__name__]):
+    for module in (c_package, sys.modules[__name__]):
         monkeypatch.setattr(module, "find_family", lambda _: family)
     for name, text in package_files({family.name: [DeviceTable(device=MALI, winners=())]}).items():
         (tmp_path / name).write_text(text)

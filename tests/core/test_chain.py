@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import ConfigurationError
-from autotune.space.chain import automaton
-from autotune.space.diagram import Diagram
+from autotune.space.diagram import Diagram, automaton
 from autotune.space.expression import Expression
 
 CHOICES: list[tuple[str, list[Any]]] = [*((name, [0, 1, 2, 3, 4]) for name in "abcde"), ("t", ["x", "y"])]

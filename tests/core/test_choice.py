@@ -19,7 +19,7 @@ from autotune.propose.study import construct
 from autotune.search import Budget, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from searches import search
 
 DEVICE = INVENTED_PROCESSOR

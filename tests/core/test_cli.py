@@ -25,8 +25,8 @@ from autotune import cli, search
 from autotune.cli import main, presets
 from autotune.cli.arguments import Command, make_parser, parse_duration
 from autotune.cli.budget import print_duration
-from autotune.cli.models import step_tokens
 from autotune.cli.output import write
+from autotune.cli.presets import step_tokens
 from autotune.device import clocks, discovery
 from autotune.device.profile import find_profile
 from autotune.display.console import Page, Picture

@@ -73,7 +73,7 @@ def test_numbers_that_json_lacks_and_fields_of_one_machine_are_left_out() -> Non
 def test_given_fields_are_not_read_and_others_beside_are_passed_over() -> None:
     plain = write(FULL, without=("colour",))
     assert read(Outer, Node(plain, ""), given={"colour": Colour.BLUE}) == FULL
-    assert read(Outer, Node({**write(FULL), "extra": 1}, ""), beside=("extra",)) == FULL
+    assert read(Outer, Node({**write(FULL), "extra": 1}, ""), ignored=("extra",)) == FULL
 
 
 def test_a_type_may_have_a_reader_of_its_own() -> None:

@@ -15,7 +15,7 @@ from autotune.model.device import Device
 from autotune.model.trial import Winner
 from autotune.runtime import Crossover, CrossoverPoint, Gemm
 from autotune.runtime.comparison import HOST_THREADS, MOST_PRODUCTS, choose_products, compare_with_host
-from autotune.runtime.crossover import default_file, file_beside
+from autotune.runtime.crossover import default_file, file_of
 from autotune.search import finals
 
 NAIVE = Configuration.of("naive", work_group_m=0, work_group_n=0)
@@ -87,7 +87,7 @@ def test_a_run_notes_where_the_host_is_faster_and_gemm_asks(
     small = ["--shape", "16,16,16", "--trials", "1", "--algorithm", "naive"]
     run = ["run", "--device", pocl.slug, *small, "--db", str(database), "--quiet"]
     assert main([*run, "--no-crossover"]) == 0
-    place = file_beside(database)
+    place = file_of(database)
     assert place == tmp_path / "tuned.crossover.json" and not place.exists()
     assert main(run) == 0
     (point,) = Crossover.read(pocl.slug, place).points

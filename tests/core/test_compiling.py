@@ -30,10 +30,10 @@ from autotune.search.compilation import Extent, Progress, Report, compile_space,
 from autotune.search.task import Task, is_limited, spills, work_items_of_group
 from autotune.space.search_space import SearchSpace
 from autotune.store import ExampleBuild, Store
-from autotune.testing import FakeWorker
 from databases import rows
 from factories import INVENTED_GPU as DEVICE
 from factories import evil, provenance
+from fakes import FakeWorker
 from invented_clock import Clock
 from searches import search
 

@@ -20,8 +20,8 @@ from autotune.export import export_table
 from autotune.export.c_package import package_files
 from autotune.export.contents import read_tables
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.kernels.presets import parse_shapes
 from autotune.kernels.reduce import ReduceProblem
+from autotune.kernels.shapes import parse_shapes
 from autotune.lookup import Entry, Match, TuningTable
 from autotune.lookup.json_table import read_contents
 from autotune.measure.measurer import Measurer
@@ -36,8 +36,8 @@ from autotune.service.core import Service
 from autotune.service.remote.wire import plain_job, read_job
 from autotune.service.store import ServiceStore
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import PHONE, device, read_shape, spoil_sources, winner
+from fakes import INVENTED_PROCESSOR, FakeWorker
 
 PLAIN = GemmProblem(m=64, n=48, k=40)
 CONSTANT = replace(PLAIN, constant="b")

@@ -13,8 +13,7 @@ from autotune.errors import ProblemError
 from autotune.kernels import find_family
 from autotune.kernels.conv import FAMILY, ConvProblem
 from autotune.kernels.conv.problem import EXAMPLES, WORDS
-from autotune.kernels.conv.reference import ConvCase
-from autotune.kernels.images import from_layout, in_layout
+from autotune.kernels.conv.reference import ConvCase, from_layout, in_layout
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits

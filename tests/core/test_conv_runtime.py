@@ -8,7 +8,7 @@ import pytest
 
 from autotune.errors import ProblemError
 from autotune.kernels.conv import ConvProblem
-from autotune.kernels.images import convolved, from_layout, in_layout
+from autotune.kernels.conv.reference import convolved, from_layout, in_layout
 from autotune.lookup import TuningTable
 from autotune.model.device import Device
 from autotune.runtime import Conv, Window

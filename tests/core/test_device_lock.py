@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from autotune.cli import device_lock
-from autotune.cli.device_lock import DeviceLock, LockedWorker, physical_name
+from autotune.cli.device_lock import DeviceLock, physical_name
 from autotune.errors import WorkerError
 from autotune.model.device import Device
+from autotune.service.cli.worker import LockedWorker
 from waiting import HANG_S, join, wait_for
 
 DEVICE = Device(slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", selector="9:0")

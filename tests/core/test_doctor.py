@@ -12,7 +12,7 @@ import autotune.child
 import autotune.measure.doctor
 from autotune.child import Cause, Loss
 from autotune.cli import main
-from autotune.cli.doctor import checked, examined
+from autotune.cli.devices import checked, examined
 from autotune.codec import Node
 from autotune.device.probes import PROBES
 from autotune.device.profile import find_profile
@@ -54,8 +54,8 @@ from autotune.service.remote.wire import plain_device
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store, checkups
 from autotune.store.models import device_row, value_of
-from autotune.testing import INVENTED_PROCESSOR
 from factories import evil
+from fakes import INVENTED_PROCESSOR
 from waiting import HANG_S
 
 PROBER = evil("prober")

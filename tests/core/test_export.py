@@ -21,7 +21,7 @@ from autotune.cli import main
 from autotune.errors import DeviceSelectionError, ProblemError, TableError, UsageError
 from autotune.export import export_table, text_tables
 from autotune.export.c_family import FamilyInC
-from autotune.export.c_header import write_c
+from autotune.export.c_package import write_c
 from autotune.export.contents import DeviceTable, shipped_tables, stored_families
 from autotune.export.formats import FORMATS, Format
 from autotune.kernels import family_names, find_family

@@ -13,7 +13,7 @@ from autotune.cli import main
 from autotune.device import discovery
 from autotune.errors import TableError, UsageError
 from autotune.export.contents import DeviceTable
-from autotune.export.files import check_replaceable, write_package
+from autotune.export.formats import check_replaceable, write_package
 from autotune.export.text_tables import write_markdown
 from autotune.kernels import find_family
 from autotune.kernels.reduce import ReduceProblem

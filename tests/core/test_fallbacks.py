@@ -16,12 +16,12 @@ from autotune.model.events import BudgetJudged, Event, Failure, Outcome
 from autotune.model.problem import Problem
 from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
 from autotune.search import Budget, tune
+from autotune.search.budget import FIRST_SHARE, LEAST_S
 from autotune.search.opening import MODERATE, safe_configurations
 from autotune.search.proposals import Suspicion
 from autotune.search.task import Task
-from autotune.search.time_limits import FIRST_SHARE, LEAST_S
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR

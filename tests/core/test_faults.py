@@ -29,7 +29,7 @@ from autotune.paths import data_folder
 from autotune.search.faults import find_faults, known_faults, with_faults
 from autotune.space.search_space import SearchSpace
 from autotune.store import Ending, Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from searches import PROBLEM
 from searches import search as search_on
 

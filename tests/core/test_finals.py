@@ -18,7 +18,7 @@ from autotune.search.knowledge import Knowledge
 from autotune.search.pipeline import Pipeline
 from autotune.search.significance import Decision, decide, gain, still_in_question
 from autotune.store import Store
-from autotune.testing import FakeWorker
+from fakes import FakeWorker
 from invented_clock import Clock
 from searches import DEFAULT, DEVICE, PROBLEM
 

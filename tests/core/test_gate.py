@@ -26,7 +26,7 @@ from autotune.model.problem import Problem
 from autotune.model.trial import Job, TrialState
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
-from autotune.testing import Sample, covering_sample, spaces_to_check
+from covering import Sample, covering_sample, spaces_to_check
 from factories import UNOPTIMIZED, quick_job
 
 PARTS = 4

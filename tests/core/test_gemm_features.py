@@ -23,7 +23,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Buffer, Role
 from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
-from autotune.testing import covering_sample
+from covering import covering_sample
 from factories import PHONE, first_short, quick_job
 
 EVERYTHING = replace(

@@ -11,12 +11,11 @@ from autotune.kernels.gemm import FAMILY
 from autotune.model.events import Event, FinalsStarted, Outcome, TrialFinished
 from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.search import Budget, pipeline, tune
-from autotune.search.helpers import MOST_HELPERS, Helpers
 from autotune.search.knowledge import Knowledge
 from autotune.search.pipeline import Pipeline
-from autotune.search.place import Work
+from autotune.search.place import MOST_HELPERS, Helpers, Work
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
 from searches import PROBLEM, invented_time, search
 from waiting import HANG_S, join, wait_for
 

@@ -10,13 +10,14 @@ from typing import cast
 import pytest
 from gguf import GGMLQuantizationType
 
-from autotune.cli.models import lines_of_shapes
 from autotune.errors import UsageError
-from autotune.kernels.gguf_header import MAX_ITEMS, TYPES, read_header
-from autotune.kernels.language_models import MIXES, MODELS, STEPS, gguf_products, products, rows
-from autotune.kernels.presets import PRESETS, merge, parse_shapes, preset, read_shapes
 from autotune.kernels.qgemm import QGemmProblem
+from autotune.kernels.shapes import merge, parse_shapes, read_shapes
 from autotune.model.trial import Request
+from autotune.networks.gguf import gguf_products
+from autotune.networks.gguf_header import MAX_ITEMS, TYPES, read_header
+from autotune.networks.presets import MIXES, MODELS, PRESETS, STEPS, preset, products, rows
+from autotune.service.cli.jobs import lines_of_shapes
 from factories import Run
 from gguf_files import SMALL, model_file
 
@@ -243,5 +244,5 @@ def test_a_model_from_a_pipe_is_refused_with_a_reason() -> None:
 
 def test_operations_on_rows_are_those_of_all_layers() -> None:
     model = next(model for model in MODELS if model.name == "llama-3.2-1b")
-    assert sum(one.calls for one in rows(model, 1)) == 5 * model.layers + 1
+    assert sum(one.calls for one in rows(model, 1)) == 5 * model.stack.layers + 1
     assert [one.problem.label for one in rows(model, 16)][-1] == "1x2048 rms_norm_add_weight"

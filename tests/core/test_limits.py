@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from autotune import child
-from autotune.device import machine
-from autotune.device.machine import machine_of, measured_machine, use_rates
+from autotune.device import profile
+from autotune.device.machine import machine_of, measured_machine
 from autotune.device.opencl import Session
 from autotune.device.port import Port
+from autotune.device.profile import find_profile
 from autotune.errors import BuildError
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.render import render_file
@@ -21,9 +22,9 @@ from autotune.lookup import TuningTable
 from autotune.measure import limits
 from autotune.measure.limits import PARTS, Bench, measure_rates, rates_of
 from autotune.model.device import Device
+from autotune.model.machine import Rates
 from autotune.model.plan import Launch, Plan, Scalar
 from autotune.model.problem import Problem
-from autotune.model.rates import Rates
 from autotune.model.trial import Calibration, Timer
 from autotune.store import Store
 from factories import INVENTED_GPU, PHONE, PROCESSOR, Run, device, product
@@ -192,25 +193,19 @@ def test_matrix_units_may_be_faster_than_what_was_measured() -> None:
     assert len(GIVEN.bounds(product(512, 512, 512), with_units)) == 2
 
 
-def test_measured_rates_replace_public_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_RATES", {})
+def test_measured_rates_replace_public_numbers() -> None:
     public = machine_of("adreno-640", "adreno")
-    assert measured_machine(ADRENO, "adreno") == public
-    use_rates(ADRENO, None)
-    assert measured_machine(ADRENO, "adreno") == public
+    assert measured_machine(ADRENO, "adreno", None) == public
     # 6 compute units of 384 multiply-adds: 2764.8 GFLOP/s are a clock of 0.6 GHz, in which 36 GB/s are 60 bytes.
-    use_rates(ADRENO, Rates(buffer=36.0, float32=2764.8, lanes=128))
-    assert measured_machine(ADRENO, "adreno") == replace(public, memory_bytes=60)  # of 64 lanes at least
-    use_rates(ADRENO, Rates(lanes=32))
-    assert measured_machine(ADRENO, "adreno") == replace(public, lanes=32)
-    use_rates(ADRENO, None)
-    assert measured_machine(ADRENO, "adreno") == public
+    found = measured_machine(ADRENO, "adreno", Rates(buffer=36.0, float32=2764.8, lanes=128))
+    assert found == replace(public, memory_bytes=60)  # of 64 lanes at least
+    assert measured_machine(ADRENO, "adreno", Rates(lanes=32)) == replace(public, lanes=32)
+    assert find_profile(ADRENO, Rates(lanes=32)).machine.lanes == 32
+    assert find_profile(ADRENO).machine == public
     other = device("pocl-any", family="cpu", limits=PROCESSOR)
-    use_rates(other, GIVEN)
-    assert measured_machine(other, "cpu") == machine_of("pocl-any", "cpu")  # which states nothing
+    assert measured_machine(other, "cpu", GIVEN) == machine_of("pocl-any", "cpu")  # which states nothing
     unknown = device("xclipse-1", family="gpu")
-    use_rates(unknown, GIVEN)
-    assert measured_machine(unknown, "gpu") == replace(machine_of("xclipse-1", "gpu"), lanes=32)
+    assert measured_machine(unknown, "gpu", GIVEN) == replace(machine_of("xclipse-1", "gpu"), lanes=32)
 
 
 def test_rates_are_kept_for_a_driver(tmp_path: Any) -> None:
@@ -228,13 +223,20 @@ def test_rates_are_kept_for_a_driver(tmp_path: Any) -> None:
 
 
 def test_the_default_of_a_lookup_knows_them(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_RATES", {})
+    asked: list[Rates | None] = []
+    known = profile.find_profile
+
+    def noted(device: Device, rates: Rates | None = None) -> profile.Profile:
+        asked.append(rates)
+        return known(device, rates)
+
+    monkeypatch.setattr(profile, "find_profile", noted)
     path = tmp_path / "store.sqlite"
     with Store.open(path) as store:
         store.add_device(ADRENO)
         store.keep_rates(ADRENO, GIVEN)
     TuningTable.open(path).find(ADRENO, product(64, 64, 64))
-    assert machine._RATES == {"adreno-640": GIVEN}
+    assert asked == [GIVEN]
 
 
 def test_the_command_keeps_and_prints(tmp_path: Any, run: Run, monkeypatch: pytest.MonkeyPatch, pocl: Device) -> None:

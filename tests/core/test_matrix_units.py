@@ -12,7 +12,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
-from autotune.testing import covering_sample
+from covering import covering_sample
 from factories import device, first_short, quick_job
 from stand_in import LIMITS, StandIn, check_tiles
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.errors import UsageError
-from autotune.kernels.gguf_header import TYPES, bytes_of
+from autotune.networks.gguf_header import TYPES, bytes_of
 from gguf_files import model_file
 from model_files import BERT, RESNET, calls, configured, labelled, llama, product_flops, read, size
 

@@ -11,10 +11,10 @@ import pytest
 
 from autotune.kernels import find_family
 from autotune.kernels.gemm import GemmProblem
-from autotune.kernels.presets import read_shapes
 from autotune.kernels.qgemm import QGemmProblem
+from autotune.kernels.shapes import read_shapes
 from autotune.model.device import Device, DeviceLimits
-from autotune.model.rates import Rates
+from autotune.model.machine import Rates
 from autotune.model.trial import Request
 from autotune.networks.estimate import Prospects
 from autotune.networks.operation import Operation, other, product, step

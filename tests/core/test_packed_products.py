@@ -16,7 +16,7 @@ from autotune.kernels.render import render
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.space.search_space import SearchSpace
-from autotune.testing import covering_sample
+from covering import covering_sample
 from factories import LARGE_GPU, UNOPTIMIZED, device, first_short
 
 LIMITS = replace(LARGE_GPU, has_float16=True)

@@ -7,22 +7,12 @@ import pytest
 
 from autotune.errors import UsageError
 from autotune.kernels.conv import ConvProblem
-from autotune.kernels.convolutions import NETWORKS
 from autotune.kernels.gemm import GemmProblem
-from autotune.kernels.presets import (
-    MAX_FILE_BYTES,
-    PRESETS,
-    Convolution,
-    convolutions,
-    merge,
-    parse_lines,
-    preset,
-    read_shapes,
-    size_names,
-)
 from autotune.kernels.qgemm import QGemmProblem
 from autotune.kernels.reduce import ReduceProblem
+from autotune.kernels.shapes import MAX_FILE_BYTES, merge, parse_lines, read_shapes, size_names
 from autotune.model.trial import Request
+from autotune.networks.presets import NETWORKS, PRESETS, Convolution, convolutions, preset
 
 
 def _multiply_adds(requests: list[Request]) -> int:

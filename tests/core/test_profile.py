@@ -8,10 +8,10 @@ from itertools import product
 import pytest
 
 from autotune.device.families import FAMILIES
+from autotune.device.machine import absent_device
 from autotune.device.profile import Profile, ProfileFile, _read, find_profile, parse_profile, profile_names
 from autotune.errors import ConfigurationError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.lookup.absent import absent_device
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.space.family import Starts

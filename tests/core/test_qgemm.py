@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from autotune.device.machine import absent_device
 from autotune.device.profile import find_profile
 from autotune.errors import ProblemError
 from autotune.kernels import find_family
@@ -23,15 +24,14 @@ from autotune.kernels.qgemm.plan import PLAN
 from autotune.kernels.qgemm.problem import MODES
 from autotune.kernels.qgemm.reference import QGemmCase
 from autotune.kernels.render import render, template_hash
-from autotune.lookup.absent import absent_device
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
 from autotune.model.device import DeviceLimits
 from autotune.model.plan import Role
 from autotune.model.trial import Trial, TrialState
 from autotune.space.search_space import SearchSpace
-from autotune.testing import Sample, covering_sample
 from core.test_gate import SPOILED_WORKER, Oclgrind
+from covering import Sample, covering_sample
 from factories import LARGE_GPU, PHONE, PROCESSOR, find_wrong, first_short, quick_job, read_shape, spoil_sources
 
 gguf = pytest.importorskip("gguf")

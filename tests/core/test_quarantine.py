@@ -21,16 +21,16 @@ from autotune.model.checkup import Checkup
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import BUILD_LIMIT_S, Job, Trial, TrialState
+from autotune.search import budget
 from autotune.search import knowledge as knowledge_module
-from autotune.search import time_limits
+from autotune.search.budget import TimeLimits
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch
-from autotune.search.time_limits import TimeLimits
 from autotune.store import Fate, Owner, Quarantined, Store, failures, models, new_owner
 from autotune.store.owner import fate
-from autotune.testing import FakeWorker
 from databases import change
 from factories import provenance
+from fakes import FakeWorker
 from searches import DEFAULT, DEVICE, PROBLEM, invented_time, search, won
 from waiting import HANG_S, in_threads
 
@@ -430,8 +430,8 @@ def took(seed: int = 0, **measured: Any) -> Trial:
 
 
 def test_limits_follow_the_search_within_bounds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_limits, "LEAST_RUN_S", 0.0)
-    monkeypatch.setattr(time_limits, "LEAST_S", 0.0)
+    monkeypatch.setattr(budget, "LEAST_RUN_S", 0.0)
+    monkeypatch.setattr(budget, "LEAST_S", 0.0)
     worker = FakeWorker(invented_time)
     search(store, worker, trials=8)
     first, *_, last = [job for job in worker.jobs if not job.verifications]

@@ -21,7 +21,7 @@ from autotune.search import recheck as recheck_module
 from autotune.search.recheck import Recheck, Standing, recheck, survey
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import FakeWorker
+from fakes import FakeWorker
 from searches import DEFAULT, DEVICE, PROBLEM, search, won
 
 NEWER = dataclasses.replace(DEVICE, driver="2.0")

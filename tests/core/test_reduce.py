@@ -30,8 +30,8 @@ from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.search import Budget, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import FakeWorker
 from factories import LARGE_GPU, PROCESSOR, find_wrong, first_short, quick_job, read_shape, spoil_sources
+from fakes import FakeWorker
 
 ROOT = Path(__file__).resolve().parents[2]
 

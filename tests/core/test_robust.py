@@ -28,9 +28,8 @@ from autotune.model.device import Device
 from autotune.model.trial import Job, Timer, Trial, TrialState
 from autotune.store import Owner, Store, database
 from autotune.store import failures as failures_module
-from autotune.store.transactions import Together
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import evil
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_clock import Clock
 from waiting import HANG_S, join, wait_for
 
@@ -427,7 +426,6 @@ def test_a_search_outlasts_a_disk_that_is_full_whenever_it_writes(
 
     real = Store._transaction
     store.add_device(INVENTED)
-    monkeypatch.setattr(Together, "write", lambda *_: False)
     monkeypatch.setattr(Store, "_transaction", transaction)
     assert search(store, FakeWorker(invented_time), trials=3).winner
 

@@ -21,8 +21,8 @@ from autotune.model.device import DeviceLimits
 from autotune.model.trial import Job, Trial, TrialState
 from autotune.own.kernel_file.reading import read_kernel_file
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import trial
+from fakes import INVENTED_PROCESSOR, FakeWorker
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)

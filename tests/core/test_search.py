@@ -15,8 +15,8 @@ from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
 from autotune.search import Budget, task, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import FakeWorker
 from factories import Recorder
+from fakes import FakeWorker
 from invented_clock import Clock
 from searches import DEFAULT, DEVICE, PROBLEM, invented_time, search, won
 

@@ -14,9 +14,9 @@ from autotune.search import sentinel
 from autotune.search.drift import Drift
 from autotune.search.knowledge import Knowledge
 from autotune.store import Store
-from autotune.testing import FakeWorker
 from factories import INVENTED_GPU as DEVICE
 from factories import Recorder, trial
+from fakes import FakeWorker
 from invented_clock import Clock
 
 PROBLEM = searches.PROBLEM

@@ -12,14 +12,14 @@ import pytest
 from autotune import search
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.events import Listener, Outcome
-from autotune.model.rates import Rates
+from autotune.model.machine import Rates
 from autotune.model.trial import Job, Request, TrialState
 from autotune.search import Budget, SamplerChoice, one_problem, tune
 from autotune.search.budget import EVERY_TRIALS, GainLeft
 from autotune.search.task import Task
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
 from factories import Recorder
+from fakes import INVENTED_PROCESSOR, FakeBuilds, FakeWorker
 from invented_clock import Clock
 
 DEVICE = INVENTED_PROCESSOR

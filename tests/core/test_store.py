@@ -28,7 +28,7 @@ from autotune.kernels.gemm import GemmProblem
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import Measurement, Timer, Trial, TrialState, Winner
-from autotune.store import Store, StoredTrial, database, failures, snapshot
+from autotune.store import Store, StoredTrial, backup, database, failures
 from autotune.store.models import Base
 from autotune.store.trials import TrialRow
 from databases import at_first_pause, change, connect, rows
@@ -999,7 +999,7 @@ def test_failed_snapshot_leaves_the_older_one(path: Path, monkeypatch: pytest.Mo
     with filled(path) as store:
         store.snapshot(copy)
         before = copy.read_bytes()
-        monkeypatch.setattr(snapshot, "_compact", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
+        monkeypatch.setattr(backup, "_compact", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
         with pytest.raises(StoreError, match="full"):
             store.snapshot(copy)
     assert copy.read_bytes() == before

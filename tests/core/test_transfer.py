@@ -8,7 +8,7 @@ from autotune.export import export_table
 from autotune.kernels import find_family
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
-from autotune.search.transfer import LEAST_OF_SOURCE, Transfer
+from autotune.search.proposals import LEAST_OF_SOURCE, Transfer
 from autotune.store import Store
 from factories import device, naive, product, provenance, trial, winner
 

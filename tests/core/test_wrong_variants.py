@@ -10,8 +10,8 @@ from autotune.measure.operands import SIMULATED
 from autotune.model.device import Device
 from autotune.model.trial import Trial, TrialState
 from autotune.own.kernel_file.family import FileFamily
-from autotune.testing import Sample
 from core.test_gate import Oclgrind
+from covering import Sample
 from factories import quick_job
 from kernel_files import registered
 from wrong_variants import KERNELS, Change

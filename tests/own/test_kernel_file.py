@@ -48,7 +48,7 @@ from autotune.space.expression import Expression
 from autotune.space.family import Constraint
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 
 SOURCE = """\
 #define PER_ITEM 1

@@ -30,9 +30,9 @@ from agents import frames_in, with_sizes
 from autotune.device.discovery import discover_behind
 from autotune.errors import AutotuneError, ProblemError, TableError, UsageError
 from autotune.kernels import FILES, families_of_files, find_family
-from autotune.kernels.code_version import code_version
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.qgemm import QGemmProblem
+from autotune.kernels.render import code_version
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem

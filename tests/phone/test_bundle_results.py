@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from autotune.errors import TableError
-from autotune.kernels.code_version import code_version
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.render import code_version
 from autotune.measure.operands import canary
 from autotune.model.configuration import Configuration
 from autotune.model.trial import TrialState

@@ -13,7 +13,7 @@ import pytest
 from agents import agent_link
 from autotune.device import link as links
 from autotune.device import open_port
-from autotune.device.link import every_link, find_link, split
+from autotune.device.link import find_link, split
 from autotune.errors import DeviceAwayError, DeviceSelectionError
 from autotune.measure.build_pool import BuilderPool
 from autotune.model.plan import Plan
@@ -22,6 +22,7 @@ from autotune.phone.links import adb, toolchains
 from autotune.phone.links.adb import AdbLink
 from autotune.phone.links.ssh import SshLink
 from autotune.phone.links.toolchains import ANDROID, build_agent
+from autotune.service.cli.worker import every_link
 from factories import Run
 from fake_adb import FakeAdb, FakePhone, give_pocl, missing_for_kernels
 from ports import free_port

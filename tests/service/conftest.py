@@ -10,7 +10,7 @@ import pytest
 
 from autotune.service.remote import Client
 from autotune.service.store import ServiceStore
-from autotune.testing import INVENTED_PROCESSOR
+from fakes import INVENTED_PROCESSOR
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient

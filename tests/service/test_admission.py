@@ -19,7 +19,7 @@ from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.server import ServeOptions, read_access
 from autotune.service.store import ServiceStore
-from autotune.testing import INVENTED_PROCESSOR
+from fakes import INVENTED_PROCESSOR
 from service.test_service_api import JOB, READING, WRITING, bearer, refusal
 
 PUBLIC = "https://tuner.example"

@@ -26,8 +26,8 @@ from autotune.model.events import (
 from autotune.model.trial import Request, TrialState
 from autotune.service.remote import Event as RemoteEvent
 from autotune.service.remote.events import Follower, job_outcome, plain_event, plain_outcome, read_event
-from autotune.testing import INVENTED_PROCESSOR as DEVICE
 from factories import trial, winner
+from fakes import INVENTED_PROCESSOR as DEVICE
 
 PROBLEM = GemmProblem(m=96, n=96, k=96)
 REQUEST = Request(problem=PROBLEM, calls=2, label="fc")

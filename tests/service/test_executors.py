@@ -18,7 +18,7 @@ from autotune.service.executor import Executor, LocalExecutor
 from autotune.service.station import Station
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobKind, JobLedger, JobState, NewJob
-from autotune.testing import INVENTED_PROCESSOR
+from fakes import INVENTED_PROCESSOR
 from invented_service import BareHost, engaged, station_of
 
 DEVICE = INVENTED_PROCESSOR

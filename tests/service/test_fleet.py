@@ -21,7 +21,7 @@ from autotune.service.job_search import Stopping
 from autotune.service.remote.wire import plain_job, plain_trial
 from autotune.service.station import Assignment, Station
 from autotune.store import Holder
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 
 DEVICE = INVENTED_PROCESSOR
 JOB = Job(selector="0:0", problem=GemmProblem(m=96, n=96, k=96), configuration=FAMILY.baseline)

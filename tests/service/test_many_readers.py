@@ -18,7 +18,7 @@ from autotune.service.remote import Client
 from autotune.service.remote.connection import Connection
 from autotune.service.server import Server
 from autotune.service.shares import CLIENT
-from autotune.testing import INVENTED_PROCESSOR
+from fakes import INVENTED_PROCESSOR
 from invented_service import offering
 from waiting import HANG_S, join, wait_for
 

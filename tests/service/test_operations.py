@@ -25,8 +25,8 @@ from autotune.service.core import Service
 from autotune.service.remote import Client
 from autotune.service.server import Server
 from autotune.service.store import ServiceStore
-from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance, trial
+from fakes import INVENTED_PROCESSOR
 from invented_service import Paused, ended, offering, serving, submitted
 from waiting import HANG_S, wait_for
 

@@ -29,8 +29,8 @@ from autotune.service.access import Role
 from autotune.service.remote import Client
 from autotune.service.server import Server
 from autotune.service.store import ServiceStore
-from autotune.testing import INVENTED_PROCESSOR
 from factories import provenance, trial, winner
+from fakes import INVENTED_PROCESSOR
 from invented_service import HandMade, invented_time, offering, serving
 from kernel_files import registered
 from small_kernels import AXPY

@@ -17,9 +17,9 @@ from starlette.testclient import TestClient
 
 import factories
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.kernels.presets import preset
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState, Verdict, Winner
+from autotune.networks.presets import preset
 from autotune.paths import PAGE as FOLDER
 from autotune.runtime import Crossover, CrossoverPoint
 from autotune.service.access import Access, Role
@@ -28,9 +28,10 @@ from autotune.service.core import Service
 from autotune.service.importance import LEAST_TRIALS, shares
 from autotune.service.rivals import host_rivals, median_bounds, rivals
 from autotune.service.store import ServiceStore
-from autotune.store import FailureReason, Hour, StoredTrial, new_owner
-from autotune.testing import INVENTED_PROCESSOR
+from autotune.service.store.history import FailureReason, Hour
+from autotune.store import StoredTrial, new_owner
 from factories import provenance, trial
+from fakes import INVENTED_PROCESSOR
 
 SLUG = INVENTED_PROCESSOR.slug
 PROBLEM = GemmProblem(m=64, n=64, k=64)

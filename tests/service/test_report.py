@@ -18,12 +18,12 @@ import pytest
 from autotune.device import discovery
 from autotune.export.contents import DeviceTable
 from autotune.kernels import find_family
-from autotune.kernels.presets import preset
 from autotune.kernels.reduce import ReduceProblem
 from autotune.lookup.json_table import read_contents
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
 from autotune.model.trial import TrialState, Verdict, Winner
+from autotune.networks.presets import preset
 from autotune.paths import PAGE, data_folder
 from autotune.service.report.document import write_report
 from autotune.service.report.gains import EDGES, STEPS, gains_text, share_of_limit, sizes_by_gain, step, tuned_networks

@@ -23,13 +23,13 @@ from autotune.model.trial import Job, Request, Trial, TrialState, Verdict
 from autotune.search import Budget, tune
 from autotune.service.store import ServiceStore, job_steps
 from autotune.service.store.jobs import JobKind, JobState, NewJob
-from autotune.store import database, failures, new_owner, snapshot, trials
+from autotune.store import backup, database, failures, new_owner, trials
 from autotune.store.database import parse_target
 from autotune.store.models import problem_id
 from autotune.store.winners import winner_row
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import Server, at_first_pause, cut, rows
 from factories import provenance
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from waiting import join, wait_for
 
 DEVICE = INVENTED_PROCESSOR
@@ -193,8 +193,8 @@ def test_snapshot_is_written_outside_of_transactions(
         open_ones.append(rows(postgresql, "SELECT query FROM pg_stat_activity WHERE state LIKE 'idle in trans%'"))
         write(whole, compact)
 
-    write = snapshot._compact
-    monkeypatch.setattr(snapshot, "_compact", watched)
+    write = backup._compact
+    monkeypatch.setattr(backup, "_compact", watched)
     with ServiceStore.open(postgresql) as store:
         add(store)
         store.snapshot(tmp_path / "copy.sqlite")

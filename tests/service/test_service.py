@@ -28,7 +28,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.events import Event, ProblemFinished, ProblemStarted, TrialFinished
 from autotune.model.trial import Job, Request, Trial, TrialState
 from autotune.search import Budget, tune
-from autotune.search.helpers import Helpers
+from autotune.search.place import Helpers
 from autotune.service import fleet
 from autotune.service.remote import Client
 from autotune.service.remote.events import Follower
@@ -38,8 +38,8 @@ from autotune.service.server import ServeOptions, Server, serve
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobKind, JobLedger, JobState, NewJob
 from autotune.store import Holder, new_owner
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from factories import Run
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_service import (
     HandMade,
     Paused,

@@ -15,10 +15,10 @@ from starlette.testclient import TestClient
 
 from autotune.errors import UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.kernels.presets import preset
 from autotune.lookup import contents
 from autotune.model.device import Device
 from autotune.model.trial import Request, Verdict, Winner
+from autotune.networks.presets import preset
 from autotune.service import admission, submission
 from autotune.service import lookups as lookups_module
 from autotune.service.access import Access, Role, read_token
@@ -29,8 +29,8 @@ from autotune.service.forms import JobForm
 from autotune.service.server import ServeOptions, read_access
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobKind, JobState, NewJob
-from autotune.testing import INVENTED_PROCESSOR
 from factories import Run, winner
+from fakes import INVENTED_PROCESSOR
 
 WRITING, READING = "writing-token-of-a-test", "reading-token-of-a-test"
 SLUG = INVENTED_PROCESSOR.slug

@@ -38,10 +38,10 @@ from autotune.service.server import Server
 from autotune.service.station import Assignment
 from autotune.service.store import ServiceStore
 from autotune.service.store.jobs import JobKind, JobLedger, JobState, NewJob
+from autotune.service.store.together import Together
 from autotune.store import Holder
 from autotune.store.models import ProblemRow
-from autotune.store.transactions import Together
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_service import HandMade, Paused, in_thread, invented_time, invented_worker, offering, serving, submitted
 from ports import free_port
 from waiting import HANG_S, join, wait_for

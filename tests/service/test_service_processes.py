@@ -24,8 +24,8 @@ from autotune.model.trial import Job
 from autotune.service.remote import Client
 from autotune.service.remote.worker import Offer
 from autotune.service.store import ServiceStore
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from fake_adb import FakeAdb, give_pocl, missing_for_kernels
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_service import in_thread, invented_time, invented_worker
 from ports import free_port
 from waiting import HANG_S, wait_for

@@ -18,9 +18,9 @@ import autotune
 from autotune.cli import main
 from autotune.codec import Node
 from autotune.errors import RefusedError, ServiceError, StoreError, TableError, UsageError
-from autotune.kernels import code_version as versions
-from autotune.kernels.code_version import code_version
+from autotune.kernels import render as versions
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.render import code_version
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Request, Timer, Trial, TrialState
 from autotune.service import fleet, workers_api
@@ -37,9 +37,9 @@ from autotune.service.store import workers as workers_module
 from autotune.service.store.jobs import JobKind, NewJob
 from autotune.service.store.workers import Standing, digest_of, model_of
 from autotune.store import Attempt, Holder, Owner, new_owner, owner
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import rows
 from factories import Run, provenance
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_service import (
     HandMade,
     Paused,

@@ -33,9 +33,9 @@ from autotune.service.store import ServiceStore
 from autotune.service.store.job_rows import check_attempt
 from autotune.service.store.jobs import JobKind, JobProblem, JobState, NewJob
 from autotune.store import Attempt, Holder, new_owner
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
 from databases import Server as Database
 from databases import connect, rows
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_service import (
     BareHost,
     HandMade,

@@ -14,8 +14,8 @@ pytest.importorskip("fastapi")
 
 from autotune.cli import main
 from autotune.errors import RefusedError
-from autotune.kernels.code_version import code_version
 from autotune.kernels.gemm import FAMILY, GemmProblem
+from autotune.kernels.render import code_version
 from autotune.model.trial import Job
 from autotune.service import core, fleet, workers_api
 from autotune.service.remote import Client
@@ -24,7 +24,7 @@ from autotune.service.remote.connection import Connection
 from autotune.service.remote.wire import plain_job
 from autotune.service.remote.worker import Offer
 from autotune.service.server import Server
-from autotune.testing import INVENTED_PROCESSOR, FakeWorker
+from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_service import Paused, in_thread, invented_time, invented_worker, serving, submitted
 from ports import free_port
 from waiting import HANG_S, wait_for

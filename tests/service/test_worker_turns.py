@@ -8,14 +8,14 @@ pytest.importorskip("fastapi")
 
 from starlette.testclient import TestClient
 
-from autotune.kernels.code_version import code_version
+from autotune.kernels.render import code_version
 from autotune.service.access import Access, Role
 from autotune.service.admission import MAX_BODY_BYTES
 from autotune.service.app import make_app
 from autotune.service.core import Service
 from autotune.service.remote.wire import plain_device
 from autotune.service.store import ServiceStore
-from autotune.testing import INVENTED_PROCESSOR
+from fakes import INVENTED_PROCESSOR
 
 JSON = {"Content-Type": "application/json"}
 SESSION = "0" * 32

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from autotune.errors import ProblemError, did_you_mean
+from autotune.errors import ProblemError
 from autotune.kernels.qgemm.formats import FORMATS, UNIT
 from autotune.model.configuration import Value
 from autotune.model.device import DeviceLimits
@@ -103,11 +103,7 @@ class AttentionProblem(Problem):
     kv_type: str = "float32"
 
     def __post_init__(self) -> None:
-        for name, known in WORDS.items():
-            given = getattr(self, name)
-            if given not in known:
-                hint = did_you_mean(given, known) or f"there are {', '.join(known)}"
-                raise ProblemError(f"attention has no {name} {given[:80]!r}", hint=hint)
+        self.check_words(WORDS)
         object.__setattr__(self, "capacity", self.capacity or self.kv_length)
         object.__setattr__(self, "page", self.page or self._usual_page)
         for name, least in LEAST.items():
@@ -186,12 +182,7 @@ class AttentionProblem(Problem):
         """Parse ``HEADS[/KV_HEADS],Q_LENGTH,KV_LENGTH,HEAD``, then in any order words of `WORDS`, ``kv=type``, and
         ``batch=``, ``window=``, ``capacity=``, ``page=`` and ``pool=`` with a number. Raises ProblemError.
         """
-        wrong = ProblemError(f"{text.strip()[:80]!r} is not a shape", hint=f"such as {cls.shape_examples[0]!r}")
-        if len(text) > 200:
-            raise wrong
-        words = text.strip().lower().replace(",", " ").split()
-        if len(words) < 4:
-            raise wrong
+        words, wrong = cls.words_of(text, 4, 200)
         heads, slash, kv_heads = words[0].partition("/")
         q_heads = whole_number(heads, wrong)
         values: dict[str, Any] = {"kv_heads": whole_number(kv_heads, wrong) if slash else q_heads, "head": words[3]}

@@ -132,11 +132,7 @@ class ConvProblem(Problem):
     activation: str = "none"
 
     def __post_init__(self) -> None:
-        for name, known in WORDS.items():
-            given = getattr(self, name)
-            if given not in known:
-                hint = did_you_mean(given, known) or f"there are {', '.join(known)}"
-                raise ProblemError(f"conv has no {name} {given[:80]!r}", hint=hint)
+        self.check_words(WORDS)
         for name, least in LEAST.items():
             if getattr(self, name) < int(least):
                 raise ProblemError(f"{name} must be at least {least}, not {getattr(self, name)}")
@@ -234,9 +230,8 @@ class ConvProblem(Problem):
 
         Raises ProblemError.
         """
-        wrong = ProblemError(f"{text.strip()[:80]!r} is not a shape", hint=f"such as {cls.shape_examples[0]!r}")
-        words = text[:300].strip().lower().replace(",", " ").split()
-        if len(words) < 6 or len(text) > 300 or words[5].count("x") != 1:
+        words, wrong = cls.words_of(text, 6, 300)
+        if words[5].count("x") != 1:
             raise wrong
         values: dict[str, Any] = {n: whole_number(w, wrong) for n, w in zip(_SIZES, words, strict=False)}
         height, _, width = words[5].partition("x")

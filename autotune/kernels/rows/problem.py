@@ -14,7 +14,7 @@ from autotune.space.expression import Expression, by_value
 
 @dataclass(frozen=True, kw_only=True)
 class RowOperation:
-    """One operation on rows; the operands beside the input and the output follow from it."""
+    """One operation on rows; the operands besides input and output follow from it."""
 
     name: str
     flops: int

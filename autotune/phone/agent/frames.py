@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO
 
-from autotune.device.status import NAMES, refuses_work_group
+from autotune.device.port import NAMES, refuses_work_group
 from autotune.errors import DeviceLostError, LinkLostError
 from autotune.phone.agent import FOLDER
 

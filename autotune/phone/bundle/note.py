@@ -6,9 +6,9 @@ from typing import Annotated
 
 from autotune.codec import COUNT, SLUG, Bounds, Items, Node, parse, read, write
 from autotune.errors import TableError
-from autotune.kernels.code_version import code_version
-from autotune.kernels.presets import MAX_CALLS
-from autotune.lookup.values import read_family, readers_for
+from autotune.kernels.render import code_version
+from autotune.kernels.shapes import MAX_CALLS
+from autotune.lookup.json_table import read_family, readers_for
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem
 from autotune.model.trial import Request
@@ -63,4 +63,4 @@ def read_note(data: bytes) -> Note:
 
 def _read_task(node: Node) -> Task:
     family = read_family(node.member("family"))
-    return read(Task, node, beside=("family",), readers=readers_for(family))
+    return read(Task, node, ignored=("family",), readers=readers_for(family))

@@ -12,7 +12,7 @@ import numpy as np
 
 from autotune.codec import MAX_BYTES
 from autotune.errors import ProblemError, UsageError
-from autotune.kernels.code_version import code_version
+from autotune.kernels.render import code_version
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem

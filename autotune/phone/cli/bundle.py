@@ -30,7 +30,7 @@ def bundle_command(options: argparse.Namespace) -> int:
     for name in dict.fromkeys(request.problem.family for request in [*own, *others]):
         check_algorithms(name, options.algorithm)
     from autotune.cli.lookup import named_or_absent_device
-    from autotune.kernels.presets import fitting
+    from autotune.kernels.shapes import fitting
     from autotune.phone.bundle.prepare import FOLDER, check_agents, make_bundle
     from autotune.store import Store
 

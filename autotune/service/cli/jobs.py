@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.cli.arguments import JSON, MARKDOWN, QUIET, SERVER, WANTED, WIDE, command, flag, integer
 from autotune.cli.interrupts import STOPPED
-from autotune.cli.models import lines_of_shapes, tokens_of
 from autotune.cli.output import print_json, print_note, print_result
+from autotune.cli.presets import is_model, read_model, tokens_of
 from autotune.errors import AutotuneError, UsageError
 
 if TYPE_CHECKING:
@@ -214,3 +214,17 @@ def _refuse_what_stays_here(options: argparse.Namespace) -> None:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         verb = "is" if len(given) == 1 else "are"
         raise UsageError(f"{names} {verb} supported only for devices of this machine", hint="leave out --server")
+
+
+def lines_of_shapes(path: Path, tokens: int) -> list[str]:
+    """Return the lines of a file of shapes, such as stand for the products of a model. Raises UsageError."""
+    from autotune.kernels.shapes import read_lines
+
+    if is_model(path):
+        found = read_model(path, tokens)
+        quantised = [one for one in found if one.problem.family == "qgemm"]
+        if len(quantised) < len(found):
+            hint = "autotune presets lists them, with their calls"
+            print_note(f"left out: {len(found) - len(quantised)} products of family gemm; {hint}")
+        return [f"{one.problem.label} x{one.calls} {one.label}" for one in quantised]
+    return [line for line in read_lines(path) if line.strip()]

@@ -24,7 +24,7 @@ from autotune.errors import TableError, UsageError
 def report_command(options: argparse.Namespace) -> int:
     """Write what tuning gained on a device: one HTML file that needs no network, or drawings as SVG."""
     from autotune.export.contents import joined, read_tables, stored_families
-    from autotune.export.files import check_replaceable
+    from autotune.export.formats import check_replaceable
     from autotune.service.report.document import write_report
     from autotune.service.report.pictures import pictures
 

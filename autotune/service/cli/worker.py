@@ -1,10 +1,18 @@
 """The commands `autotune worker`, which offers devices to a service, and `autotune workers`, which forgets a worker."""
 
 import argparse
+import time
+from typing import TYPE_CHECKING
 
 from autotune.cli.arguments import SERVER, TOKEN, argument, command, repeated
 from autotune.cli.output import print_note
+from autotune.device.link import find_link, reachable_machines
+from autotune.model.trial import Job, Trial
 from autotune.service.cli.jobs import open_client, token_of
+
+if TYPE_CHECKING:
+    from autotune.cli.device_lock import DeviceLock
+    from autotune.measure.worker import Worker
 
 
 def _addresses(text: str) -> list[str]:
@@ -33,17 +41,16 @@ def _addresses(text: str) -> list[str]:
 )
 def worker_command(options: argparse.Namespace) -> int:
     """Offer the devices of this machine to a service; makes outgoing connections only."""
-    from autotune.cli.device_lock import DeviceLock, LockedWorker
-    from autotune.cli.doctor import checked
+    from autotune.cli.device_lock import DeviceLock
+    from autotune.cli.devices import checked
     from autotune.cli.interrupts import Interrupts
     from autotune.device.discovery import find_devices
-    from autotune.device.link import every_link
     from autotune.measure.worker import worker_for
     from autotune.service.remote.worker import Offer, Service, offer_all, own_name, own_secret
 
     name, secret = options.name or own_name(), own_secret()
     service = Service(urls=options.server, token=token_of(options), name=name, secret=secret)
-    chosen = find_devices([link for name in options.device for link in every_link(name)])
+    chosen = find_devices([one for name in options.device for one in every_link(name)])
     sound = [checked(device) for device in dict.fromkeys(chosen)]
     with Interrupts("the running trial") as interrupts:
 
@@ -71,3 +78,40 @@ def workers_command(options: argparse.Namespace) -> int:
         client.forget_worker(options.name)
     print_note(f"{options.name} is forgotten; the next worker with that name will be enrolled as new")
     return 0
+
+
+def every_link(selector: str) -> list[str]:
+    """Return the links to all phones that can be used for ``adb``, any other selector as it is.
+
+    Raises DeviceSelectionError when there is no phone, with what is wrong with those that adb shows.
+    """
+    if selector != "adb":
+        return [selector]
+    usable = [machine.link for machine in reachable_machines() if not machine.trouble]
+    return usable or [find_link("adb").name]
+
+
+class LockedWorker:
+    """A worker that holds the lock of its device during each trial only, so that local runs can measure in between."""
+
+    def __init__(self, worker: "Worker", lock: "DeviceLock") -> None:
+        self._worker = worker
+        self._lock = lock
+        self._waits_since: float | None = None
+        self._waited_s = self._before_s = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that the latest trial has waited for the device so far; callable from any thread."""
+        since = self._waits_since
+        return self._waited_s + self._worker.waited_s - self._before_s if since is None else time.monotonic() - since
+
+    def run(self, job: Job) -> Trial:
+        self._waits_since = time.monotonic()
+        with self._lock:
+            self._waited_s, self._waits_since = time.monotonic() - self._waits_since, None
+            self._before_s = self._worker.waited_s
+            return self._worker.run(job)
+
+    def close(self) -> None:
+        self._worker.close()

@@ -9,8 +9,7 @@ from typing import Any
 
 from autotune.codec import Node, Reader, read, write
 from autotune.kernels import find_family
-from autotune.lookup.json_table import plain_entry, read_entry
-from autotune.lookup.values import read_family, readers_for
+from autotune.lookup.json_table import plain_entry, read_entry, read_family, readers_for
 from autotune.model import events
 from autotune.model.events import KINDS, Listener, Outcome, ProblemFinished, ProblemStarted
 from autotune.model.trial import Request, Winner
@@ -34,7 +33,7 @@ def plain_outcome(outcome: Outcome) -> dict[str, Any]:
 def read_event(name: str, node: Node, device: str, request: Request) -> events.Event:
     """Read the event of this name, a key of `KINDS`. `device` is a slug."""
     readers = {**_readers(device, request), Outcome: lambda item: _read_outcome(item, device, request)}
-    return read(KINDS[name], node, given={"request": request}, beside=("problem",), readers=readers)
+    return read(KINDS[name], node, given={"request": request}, ignored=("problem",), readers=readers)
 
 
 def job_outcome(device: str, problem: dict[str, Any]) -> Outcome:
@@ -49,7 +48,7 @@ def _read_outcome(node: Node, device: str, request: Request) -> Outcome:
 
 def _read_request(problem: dict[str, Any]) -> Request:
     node = Node(problem, f"problems[{problem['number']}]")
-    return read(Request, node, beside=tuple(problem), readers=readers_for(read_family(node.member("family"))))
+    return read(Request, node, ignored=tuple(problem), readers=readers_for(read_family(node.member("family"))))
 
 
 def _readers(device: str, request: Request) -> dict[type, Reader]:

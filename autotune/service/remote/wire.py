@@ -8,8 +8,7 @@ import statistics
 from typing import Any
 
 from autotune.codec import Node, read, write
-from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND
-from autotune.lookup.values import read_family, readers_for
+from autotune.lookup.json_table import MAX_FLOPS_PER_SECOND, read_family, readers_for
 from autotune.model.device import Device
 from autotune.model.trial import Job, Measurement, Timer, Trial, TrialState
 
@@ -34,7 +33,7 @@ def read_job(node: Node, selector: str, build_options: tuple[str, ...]) -> Job:
     """Read a job for the worker's own device. Raises TableError for anything that is not declared."""
     readers = readers_for(read_family(node.member("family")))
     return read(
-        Job, node, given={"selector": selector, "build_options": build_options}, beside=("family",), readers=readers
+        Job, node, given={"selector": selector, "build_options": build_options}, ignored=("family",), readers=readers
     )
 
 

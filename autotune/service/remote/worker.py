@@ -31,7 +31,7 @@ from typing import Any, Protocol
 from autotune.codec import Node, printable
 from autotune.device.profile import find_profile
 from autotune.errors import RefusedError, ServiceError, TableError, UnreachableError, UsageError, WorkerError
-from autotune.kernels.code_version import code_version
+from autotune.kernels.render import code_version
 from autotune.model.device import Device
 from autotune.model.trial import Job, Trial
 from autotune.paths import default_database

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from autotune.kernels.presets import DEFAULT_PRESET, PRESETS, preset
 from autotune.model.trial import Request, Verdict, Winner
+from autotune.networks.presets import DEFAULT_PRESET, PRESETS, preset
 
 EDGES = (1, 1.05, 1.1, 1.25, 1.5, 2, 3, 5, 10)
 """Lower ends of the ranges of gains that sizes are counted by; the last range has no upper end."""

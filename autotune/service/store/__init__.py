@@ -1,4 +1,4 @@
-"""The store of a service: besides what every store has, its jobs and its workers.
+"""The store of a service: besides what every store has, its jobs, its workers and sums over trials.
 
 One service works on a file, any number on a server (`entries.py`).
 """
@@ -8,19 +8,35 @@ from contextlib import contextmanager
 from typing import Any
 
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from autotune.errors import StoreError
+from autotune.service.store.held import HeldLedger
+from autotune.service.store.history import HistoryLedger
 from autotune.service.store.job_rows import check_attempt
 from autotune.service.store.jobs import JobLedger
+from autotune.service.store.together import Together
 from autotune.service.store.workers import WorkerLedger
 from autotune.store import Store
+from autotune.store.database import Target
 from autotune.store.failures import file_failures
 from autotune.store.owner import Owner
+from autotune.store.transactions import Work
 
 
-class ServiceStore(Store):
+class ServiceStore(HistoryLedger, HeldLedger, Store):
     """An open database of a service. Every method is one transaction and raises StoreError when the database fails."""
+
+    def __init__(self, target: Target, engine: Engine, *, read_only: bool) -> None:
+        super().__init__(target, engine, read_only=read_only)
+        self._together = Together(self._writing, self._places)
+
+    def write_together(self, work: Work, *, waits_for_space: bool = False) -> None:
+        """Write in one transaction with the writes of other threads or, if that fails, alone."""
+        if not self._together.write(work):
+            super().write_together(work, waits_for_space=waits_for_space)
+        elif self._outage:
+            self._outage.ends(self.location)
 
     @property
     def is_shared(self) -> bool:

@@ -1,28 +1,15 @@
-"""Problems to tune for: the matrix products of published networks, and lists of sizes from a file.
-
-Networks are in `presets.toml`, one image or sequence at a time. A convolution counts as im2col and one product: m is
-the output channels, n the output pixels, k the input channels times the window. Depthwise convolutions are left out,
-since they are not matrix products. In transformers m is the tokens. Attention is one product batched over the heads;
-the keys of each head are stored as they are computed, a row for each position.
-Language models with quantised weights are in `language_models.py`, networks as convolutions in `convolutions.py`.
-"""
+"""Lists of problems: merging them, what of them a device can hold, and reading them from a file of shapes."""
 
 import contextlib
 import csv
 import dataclasses
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from autotune.errors import ProblemError, UsageError, did_you_mean
-from autotune.kernels.convolutions import NETWORKS as CONVOLUTIONS
+from autotune.errors import ProblemError, UsageError
 from autotune.kernels.gemm import GemmProblem
-from autotune.kernels.language_models import MODELS, STEPS, attention, products
 from autotune.model.configuration import Value
 from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
@@ -33,41 +20,13 @@ MAX_FILE_BYTES = 4 * 2**20
 MAX_LABEL = 200
 MAX_SHAPE_WORDS = 16
 """How many words of a line may belong to its shape: more than any family has."""
-
-DEFAULT_PRESET = "general"
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A named list of products. `products` computes them, without merging equal sizes."""
-
-    name: str
-    meaning: str
-    products: Callable[..., Iterator[Request]]
-    group: str = ""
-    """Name of the model of which this is one of several presets."""
-    tokens: int = 0
-    """Tokens that a step takes in, of which these are the products; 0 for what is no language model."""
-    has_depth: bool = False
-    """Whether `products` takes the keys in a model's cache."""
-
-
-def preset(name: str, depth: int = 0, family: str = "") -> list[Request]:
-    """Return the distinct products of a network with their call counts, in order of first use.
-
-    Of a network whose convolutions are listed, the family conv gets these. `depth` is how many keys a model's cache
-    has, 0 for the usual number. Raises UsageError when there is no preset of that name, or it has no cache.
-    """
-    if name not in PRESETS:
-        general = ", ".join(entry.name for entry in PRESETS.values() if not entry.group)
-        hint = did_you_mean(name, PRESETS) or f"there are {general}, and those of language models: autotune presets"
-        raise UsageError(f"there is no preset {name[:80]!r}", hint=hint)
-    if depth and not PRESETS[name].has_depth:
-        caches = next(entry.name for entry in PRESETS.values() if entry.has_depth)
-        raise UsageError(f"the preset {name} has no cache of a depth", hint=f"attention has, such as {caches}")
-    if family == "conv" and name in CONVOLUTIONS:
-        return merge(CONVOLUTIONS[name][1]())
-    return merge(PRESETS[name].products(depth) if depth else PRESETS[name].products())
+_FORM = "SHAPE [words of the shape] [xCOUNT] [label]"
+_WORD_OF_SHAPE = re.compile(
+    r"(?:[a-z_]+=\S*|[nt][nt]|half|double|const(?:ant)?-[abc]+"
+    r"|(?:(?:b?float|fp|bf|u?int)\d+|[fiu](?:8|16|32|64))(?:-\S*)?)(?=\s|$)",
+    re.IGNORECASE,
+)
+"""Matches a layout, ``name=value``, or a plausible name of a numeric mode or of constant operands."""
 
 
 def merge(requests: Iterable[Request]) -> list[Request]:
@@ -100,88 +59,10 @@ def fitting(own: Iterable[Request], others: Iterable[Request], limits: DeviceLim
     return merge(kept), left_out
 
 
-@dataclass(frozen=True, kw_only=True)
-class Convolution:
-    """A layer of a network. Sizes are square; `groups` equal to the channels makes it depthwise."""
-
-    label: str
-    inputs: int
-    outputs: int
-    window: int
-    side: int
-    """Of the output, in pixels."""
-    groups: int = 1
-    calls: int = 1
-
-    @property
-    def product(self) -> Request:
-        """The convolution as im2col and one product; only for `groups` of 1."""
-        assert self.groups == 1
-        problem = GemmProblem(m=self.outputs, n=self.side**2, k=self.inputs * self.window**2)
-        return Request(problem=problem, calls=self.calls, label=self.label)
-
-
-def convolutions(network: str) -> list[Convolution]:
-    """Return the convolutions of a network, including the depthwise ones."""
-    return [Convolution(**entry) for entry in _NETWORKS[network].get("convolutions", ())]
-
-
-def _products(network: str) -> Iterator[Request]:
-    """Yield the products of a network: of its convolutions, then those that its table lists."""
-    yield from (layer.product for layer in convolutions(network) if layer.groups == 1)
-    for entry in _NETWORKS[network]["products"]:
-        sizes = {name: value for name, value in entry.items() if name not in ("label", "calls")}
-        yield Request(problem=GemmProblem(**sizes), calls=entry.get("calls", 1), label=entry["label"])
-
-
-_NETWORKS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-
-PRESETS = {
-    entry.name: entry
-    for entry in (
-        *(Preset(name, network["meaning"], partial(_products, name)) for name, network in _NETWORKS.items()),
-        *(Preset(name, meaning, layers) for name, (meaning, layers) in CONVOLUTIONS.items() if name not in _NETWORKS),
-        *(
-            Preset(
-                f"{model.name}-{step}",
-                f"attention of {model.title}, " + (f"reading {tokens} tokens" if tokens > 1 else "writing one token"),
-                partial(attention, model, tokens),
-                group=model.name,
-                has_depth=True,
-            )
-            for model in MODELS
-            for step, tokens in STEPS.items()
-        ),
-        *(
-            Preset(
-                f"{model.name}-{mix}-{step}",
-                f"{model.title} in {mix.upper()}, "
-                + (f"reading {tokens} tokens" if tokens > 1 else "writing one token"),
-                partial(products, model, mix, tokens),
-                group=model.name,
-                tokens=tokens,
-            )
-            for model in MODELS
-            for mix in model.mixes
-            for step, tokens in STEPS.items()
-        ),
-    )
-}
-
-
 def size_names(problem_type: type[Problem]) -> tuple[str, ...]:
     """Return the names of the sizes without a default, in order: m, n, k for GEMM."""
     fields = dataclasses.fields(problem_type)
     return tuple(f.name for f in fields if f.type is int and f.default is dataclasses.MISSING)
-
-
-_FORM = "SHAPE [words of the shape] [xCOUNT] [label]"
-_WORD_OF_SHAPE = re.compile(
-    r"(?:[a-z_]+=\S*|[nt][nt]|half|double|const(?:ant)?-[abc]+"
-    r"|(?:(?:b?float|fp|bf|u?int)\d+|[fiu](?:8|16|32|64))(?:-\S*)?)(?=\s|$)",
-    re.IGNORECASE,
-)
-"""Matches a layout, ``name=value``, or a plausible name of a numeric mode or of constant operands."""
 
 
 def read_shapes(path: Path, problem_type: type[Problem] = GemmProblem) -> list[Request]:
@@ -260,7 +141,7 @@ def _from_line(line: str, problem_type: type[Problem]) -> Request:
 def _shape_end(line: str, problem_type: type[Problem]) -> int:
     """Return the end of the longest prefix of a line that is a shape, or else of its first word.
 
-    Where sizes are wrong, those of an example tell which words belong to the shape, so that the error is about them.
+    Where sizes are wrong, those of an example show which words belong to the shape, so that the error is about them.
     """
     ends = [word.end() for word in islice(re.finditer(r"\S+", line), MAX_SHAPE_WORDS)]
     for sizes in (line[: ends[0]], *(example.split()[0] for example in problem_type.shape_examples[:1])):

@@ -10,7 +10,9 @@ from sqlalchemy import Connection, PoolProxiedConnection, event, text
 from autotune.errors import StoreError
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Trial, TrialState
-from autotune.store import Store, new_owner, transactions
+from autotune.service.store import ServiceStore as Store
+from autotune.service.store import together
+from autotune.store import new_owner
 from factories import provenance
 from searches import DEVICE, PROBLEM
 from waiting import join, wait_for
@@ -103,7 +105,7 @@ def test_what_a_failed_commit_loses_is_written_again(any_store: Store, monkeypat
 
 
 def test_no_more_are_written_at_once_than_is_good(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "MOST_TOGETHER", 2)
+    monkeypatch.setattr(together, "MOST_TOGETHER", 2)
     with commits_counted(any_store) as commits:
         write_at_once(any_store)
         assert len(commits) == THREADS // 2

@@ -51,7 +51,7 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
-    """What a header tells of a tensor."""
+    """A tensor of a header."""
 
     name: str
     type: str
@@ -66,7 +66,7 @@ class GgufHeader:
 
     tensors: tuple[Tensor, ...]
     experts_used: int
-    """Experts that a token uses; 1 where the file does not tell."""
+    """Experts that a token uses; 1 where the file does not say."""
     values: Mapping[str, int | str | tuple[int, ...]]
     """Whole numbers and short texts by their names, and short lists of whole numbers."""
 

@@ -1,12 +1,30 @@
-"""The commands `autotune backup` and `autotune restore`: the whole database, as one file."""
+"""The commands `import`, `backup` and `restore`: tables into a database, and the whole database as one file."""
 
 import argparse
 from pathlib import Path
 
 from autotune.cli.arguments import DATABASE, argument, command, flag
 from autotune.cli.output import print_note
+from autotune.lookup.json_table import read_contents
 
 _FILE = argument("file", metavar="FILE", type=Path, help="the backup")
+
+
+@command(
+    argument("file", metavar="FILE", type=Path, help="file written by autotune export --format json"),
+    DATABASE,
+    examples=("import tables.json",),
+)
+def import_command(options: argparse.Namespace) -> int:
+    """Import an exported JSON table into the database; better measurements there are kept."""
+    from autotune.store import Store
+
+    contents = read_contents(options.file)
+    with Store.open(options.db) as store:
+        added, kept = store.import_winners(contents.winners, contents.devices)
+    because = ", because the stored ones are confirmed or faster" if kept else ""
+    print(f"{added} imported, {kept} not imported{because}")
+    return 0
 
 
 @command(_FILE, DATABASE, examples=("backup nightly.sqlite", "backup nightly.dump --db postgresql://..."))

@@ -12,6 +12,7 @@ from autotune.store.models import DeviceRow, ProblemRow, known_rows, to_problem,
 from autotune.store.quarantine import QuarantineRow
 from autotune.store.transactions import Transactions, reads
 from autotune.store.trials import StoredTrial, TrialRow, to_trial
+from autotune.store.winners import WinnerRow
 
 RECENT_TRIALS = 20_000
 REASON_LENGTH = 300
@@ -24,16 +25,6 @@ _HOUR = (
     *(func.avg(TrialRow.__table__.c[name]) for name in ("temperature_c", "clock_mhz")),
 )
 """What is summed up of the trials of an hour, in the order of the fields of Hour."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialCounts:
-    """Counts of the trials of a device, under every driver."""
-
-    by_state: dict[str, int]
-    """Number of trials by value of TrialState."""
-    last_measured: str
-    """Time of the last trial, UTC, ISO 8601; empty without trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,20 +54,7 @@ class Hour:
 
 
 class HistoryLedger(Transactions):
-    """The part of a store that sums up trials."""
-
-    def trial_counts(self, device_slug: str) -> TrialCounts:
-        """Count the trials by the state in which they ended, and return when the last was measured."""
-        query = (
-            select(TrialRow.state, func.count(), func.max(TrialRow.measured_at))
-            .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
-            .where(DeviceRow.slug == device_slug)
-            .group_by(TrialRow.state)
-            .order_by(TrialRow.state)
-        )
-        rows = self.read(lambda session: session.execute(query).all())
-        last = max((moment for _, _, moment in rows), default="")
-        return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
+    """The part of a service's store that sums up trials and winners."""
 
     def failure_reasons(self, device_slug: str, most: int) -> list[FailureReason]:
         """Return what the trials of a device failed with, under every driver, the commonest `most` first."""
@@ -140,6 +118,15 @@ class HistoryLedger(Transactions):
                 session.execute(query), lambda row: (to_problem(row[0].family, row[0].spec), row[1], row[2])
             )
         )
+
+    def decisions(self) -> int:
+        """Count the winners recorded and imported.
+
+        This is a count and not the highest id: on a server, rows written at the same time may become visible in another
+        order than that of their ids.
+        """
+        query = select(func.count()).select_from(WinnerRow)
+        return self.read(lambda session: session.scalar(query) or 0)
 
     def last_trial(self) -> int:
         """Return the id of the trial stored last; 0 without trials."""
