@@ -5,18 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from autotune.cli.arguments import (
-    DATABASE,
-    DEVICE,
-    JSON,
-    QUIET,
-    command,
-    family,
-    integer,
-    seed,
-    shape,
-    words,
-)
+from autotune.cli.arguments import DATABASE, DEVICE, JSON, QUIET, command, family, integer, seed, shape, words
 from autotune.cli.budget import days_text
 from autotune.cli.interrupts import Interrupts, print_stopped
 from autotune.cli.output import plain_compilation, print_json, print_note

@@ -14,16 +14,7 @@ import pyopencl as cl
 from numpy.typing import NDArray
 
 from autotune.device.description import HERE, describe, toolchain
-from autotune.device.port import (
-    NO_MEMORY,
-    NO_SCALARS,
-    NUMPY_TYPES,
-    KernelFacts,
-    Memory,
-    Run,
-    refuses_work_group,
-    scalar,
-)
+from autotune.device.port import NO_MEMORY, NO_SCALARS, NUMPY_TYPES, KernelFacts, Memory, Run, refuses_group, scalar
 from autotune.device.quirks import (
     Quirks,
     ask,
@@ -325,7 +316,7 @@ class Session:
         try:
             events = [cl.enqueue_nd_range_kernel(queue, *launch) for _ in range(times) for launch in launches]
         except cl.Error as error:
-            kind = WorkGroupError if refuses_work_group(error.code, self._can_wait) else LaunchError
+            kind = WorkGroupError if refuses_group(error.code, self._can_wait) else LaunchError
             raise kind(shortened(str(error))) from error
         self.finish()
         end = perf_counter_ns()

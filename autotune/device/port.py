@@ -235,7 +235,7 @@ class Port(Protocol):
         ...
 
 
-def refuses_work_group(status: int, can_wait: Callable[[], bool]) -> bool:
+def refuses_group(status: int, can_wait: Callable[[], bool]) -> bool:
     """Return whether a launch was refused for its work-group, and nothing is broken.
 
     NVIDIA reports in the same words that a work-group needs too many registers and that a kernel has faulted; after a

@@ -5,14 +5,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autotune.device.arrays import (
-    Context,
-    Kind,
-    Queue,
-    allocate_shared,
-    kind_of,
-    shared_memory,
-)
+from autotune.device.arrays import Context, Kind, Queue, allocate_shared, kind_of, shared_memory
 from autotune.errors import ProblemError
 from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.lookup import TuningTable

@@ -6,18 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Connection,
-    Double,
-    ForeignKey,
-    Index,
-    String,
-    Text,
-    func,
-    select,
-)
+from sqlalchemy import BigInteger, CheckConstraint, Connection, Double, ForeignKey, Index, String, Text, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.model.configuration import Configuration

@@ -15,15 +15,7 @@ from itertools import product
 
 from autotune.kernels.rows.algorithms import ALGORITHMS
 from autotune.kernels.rows.plan import BASELINE, PLAN
-from autotune.kernels.rows.problem import (
-    DTYPES,
-    EXAMPLES,
-    HEADS_FIT,
-    LEAST_PITCH,
-    OPERATIONS,
-    PAIRS_FIT,
-    RowsProblem,
-)
+from autotune.kernels.rows.problem import DTYPES, EXAMPLES, HEADS_FIT, LEAST_PITCH, OPERATIONS, PAIRS_FIT, RowsProblem
 from autotune.kernels.rows.rule import ESTIMATE, candidates
 from autotune.model.configuration import Configuration
 from autotune.model.problem import Problem

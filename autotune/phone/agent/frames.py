@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO
 
-from autotune.device.port import NAMES, refuses_work_group
+from autotune.device.port import NAMES, refuses_group
 from autotune.errors import DeviceLostError, LinkLostError
 from autotune.phone.agent import FOLDER
 
@@ -34,7 +34,7 @@ class RefusedCommand(Exception):
         super().__init__(f"{function} failed: {name}{log}" if name and status < 0 else text or name)
         self.status = status
         self.text = text
-        self.is_for_work_group = refuses_work_group(status, lambda: text == "clEnqueueNDRangeKernel")
+        self.is_for_work_group = refuses_group(status, lambda: text == "clEnqueueNDRangeKernel")
         """Whether a launch was refused for its work-group; the agent tells of the wait after it where that fails."""
 
 
