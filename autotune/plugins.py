@@ -49,7 +49,6 @@ PARTS = {
 }
 """Functions and classes of the wings that the core calls, by the names under which it asks `part` for them."""
 
-
 TABLES = ("autotune.service.store",)
 """Modules that declare further tables of the database, which every database has."""
 

@@ -19,7 +19,6 @@ from autotune.paths import user_cache_folder
 if TYPE_CHECKING:
     from filelock import FileLock
 
-
 POLL_S = 0.5
 
 SHARED_FOLDER = Path("/tmp")  # noqa: S108 - the one folder in which all users may write

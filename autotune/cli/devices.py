@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from autotune.search.faults import KnownFault
     from autotune.store import Store
 
-
 UNUSABLE = 1
 """Exit status when a search cannot work on at least one of the devices."""
 _TEXTS = {

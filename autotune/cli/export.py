@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from autotune.export.contents import Beneath
     from autotune.store import Store
 
-
 _MEANINGS = "; ".join(f"{form.name}: {form.meaning}" for form in (*FORMATS.values(), *TRIAL_FORMATS.values()))
 KERNELS, DEPTH = 8, 5
 SHOWN = 12

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from autotune.lookup import Tuned, TuningTable
     from autotune.model.machine import Rates
 
-
 ASKED = (
     DEVICE,
     family("that of the shape"),

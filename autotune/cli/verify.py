@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from autotune.search.recheck import Recheck
     from autotune.store import Store
 
-
 FAILED = 1
 """Exit status when a winner no longer runs right, whatever has replaced it."""
 

@@ -211,7 +211,6 @@ _LAYERS = (
 )
 """Implementations that run on other vendors' GPUs: a pattern of platform or version, and the suffix of the slug."""
 
-
 _WRAPPERS = ((r"(?i)zink\b[^(]*\((.*)\)", "zink"), (r"(?i)virtio-gpu venus \((.*)\)", "venus"))
 """Names in which a driver over another one puts the name of the real device, and the suffix of the slug."""
 

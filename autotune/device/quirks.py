@@ -31,7 +31,6 @@ from autotune.errors import DeviceSelectionError
 if TYPE_CHECKING:
     import pyopencl as cl
 
-
 _T = TypeVar("_T")
 
 _LONGEST_TEXT = 1000

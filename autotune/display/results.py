@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from autotune.search.compilation import AlgorithmReport, Report, Spread
     from autotune.search.recheck import Overview, Recheck
 
-
 _PAGE_COLUMNS = 100
 """Width of a page of the manual: longer lines are hard to read."""
 

@@ -37,7 +37,6 @@ _MOST_IN_LINE = 4000
 _LINES_OF_RUN = 12
 """Average number of lines in a run."""
 
-
 RenderListener = Callable[[str, int, int], object]
 """Listens to how many of a family's configurations are rendered: its name, that number, and their number."""
 

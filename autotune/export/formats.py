@@ -17,7 +17,6 @@ from autotune.plugins import PARTS
 if TYPE_CHECKING:
     from autotune.export.contents import DeviceTable
 
-
 MARK = "<!-- Written by autotune. -->"
 """Follows the first tag of every picture and page that may be written again."""
 EXAMPLE = "main.c"
@@ -131,7 +130,6 @@ TRIAL_FORMATS: Mapping[str, Format] = {
     )
 }  # fmt: skip
 """What the command writes of the trials of one problem, which `own` writes."""
-
 
 _BEGINNINGS = (form.beginning for form in (*FORMATS.values(), *TRIAL_FORMATS.values()))
 _OURS = re.compile(b"|".join([rb"<svg [^>]*>\n" + MARK.encode(), *_BEGINNINGS]))

@@ -23,17 +23,14 @@ GRAVE_STATES = QUARANTINED_STATES | SPOILING | {TrialState.CUT_SHORT}
 REFUSED_BUILDS = 3
 """The child is also replaced after this many failed builds in a row: a broken context can cause them."""
 
-
 WORKER = (sys.executable, "-m", "autotune.measure.worker")
 """Command of a child process that measures."""
-
 
 _STATES = {
     child.Cause.LATE: TrialState.TIMED_OUT,
     child.Cause.DIED: TrialState.CRASHED,
     child.Cause.FAULT: TrialState.TOOL_FAILED,
 }
-
 
 _FULL_LIMITS_S = {"build": BUILD_LIMIT_S, "run": RUN_LIMIT_S}
 INPUTS_LIMIT_S = 1800.0

@@ -11,10 +11,8 @@ from autotune.model.configuration import Configuration, Value
 ARM_REGISTER_ALLOCATIONS = (32, 64)
 """Register counts per work-item that Arm GPUs have offered so far."""
 
-
 ORDERINGS = ("ptx", "cl2", "cl3")
 """Ways to order memory among all work-groups of a device: NVIDIA's PTX fence, or atomics of OpenCL C 2.0 or 3.0."""
-
 
 _FACTS_BY_EXTENSION = {
     "has_half_functions": "cl_khr_fp16",
@@ -26,7 +24,6 @@ _FACTS_BY_EXTENSION = {
     "has_sub_group_shuffle": "cl_khr_subgroup_shuffle",
 }
 """Names that constraints may use besides the limits: 1 if the device has the extension, else 0."""
-
 
 VECTOR_WIDTHS = (2, 4, 8, 16)
 """OpenCL vector widths that kernels use."""

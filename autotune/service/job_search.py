@@ -31,7 +31,6 @@ UNUSABLE_TRIES = 3
 """A problem fails after its device could not be used this many times."""
 INSIST_S = 2.0
 
-
 Publish = Callable[[str, Event | dict[str, Any] | None], None]
 """Takes the name of an event of a job and what it says; without a name, that a state has changed."""
 

@@ -47,7 +47,6 @@ from autotune.space.case import Case
 RELATIVE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2}
 """Tolerances unless the file has one; integers must be equal."""
 
-
 _OF_UNIT = 1.0 + 1e-6
 """Units by which a normalized channel may differ, since devices round it differently."""
 _PART = 2**15

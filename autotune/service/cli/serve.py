@@ -14,7 +14,6 @@ from autotune.errors import DatabaseAwayError
 if TYPE_CHECKING:
     from autotune.service.store import ServiceStore
 
-
 OPENING_PAUSE_S = 5.0
 """Pause before another attempt to reach a database server that does not answer."""
 

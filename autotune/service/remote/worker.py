@@ -53,7 +53,6 @@ LONGEST_MISMATCH_S = 300.0
 _UNKNOWN, _TEMPLATES_DIFFER = 404, 409
 _FATAL = frozenset({401, 403, 422})
 
-
 _Begun = tuple[str, Future[dict[str, Any]]]
 """The id of a trial, and its result when it has ended."""
 
