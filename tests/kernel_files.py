@@ -6,15 +6,18 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from autotune.device.opencl import Session
 from autotune.kernels import FILES, families_of_files, find_family
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 from autotune.model.trial import Trial
+from autotune.own.kernel_file import function
 from autotune.own.kernel_file.family import FileFamily
 from factories import quick_job
 
@@ -67,6 +70,12 @@ def registered(*paths: Path) -> Iterator[FileFamily]:
 def _forget() -> None:
     families_of_files.cache_clear()
     find_family.cache_clear()
+
+
+def measured_afresh(device: Device, problem: Problem, configuration: Configuration, **changes: Any) -> Trial:
+    """Return a trial as a new process gives it, but in this one: what files define in Python is loaded again."""
+    function._function.cache_clear()
+    return Measurer(Session(device.selector)).measure(quick_job(device, problem, configuration, **changes))
 
 
 def measured(device: Device, measurer: Measurer, problem: Problem, configuration: Configuration) -> Trial:

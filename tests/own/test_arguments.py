@@ -15,6 +15,7 @@ from autotune.model.trial import Job, Trial, TrialState
 from autotune.own.kernel_file.family import FileFamily
 from autotune.own.tuning import use_file
 from autotune.space.search_space import SearchSpace
+from kernel_files import measured_afresh
 
 HEAD = """
 name = "own"
@@ -52,10 +53,7 @@ def run(device: Device, family: FileFamily, **values: int) -> Trial:
     configuration = Configuration.of("own", **{**dict(family.usual.values), **values})
     [problem] = [request.problem for request in family.requests]
     assert find_family("own") is family
-    with Worker(selector=device.selector) as worker:
-        return worker.run(
-            Job(selector=device.selector, problem=problem, configuration=configuration, samples=1, seed=0)
-        )
+    return measured_afresh(device, problem, configuration, seed=0)
 
 
 def is_right(device: Device, family: FileFamily, **values: int) -> bool:

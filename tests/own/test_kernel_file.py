@@ -49,6 +49,7 @@ from autotune.space.family import Constraint
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
 from fakes import INVENTED_PROCESSOR, FakeWorker
+from kernel_files import measured_afresh
 
 SOURCE = """\
 #define PER_ITEM 1
@@ -98,9 +99,7 @@ def family_of(folder: Path, text: str = FILE) -> FileFamily:
 
 def trial_of(device: Device, family: FileFamily, shape: str, configuration: Configuration | None = None) -> Trial:
     problem = family.problem_type.parse(shape)
-    job = Job(selector=device.selector, problem=problem, configuration=configuration or family.usual, samples=1)
-    with Worker(selector=device.selector) as worker:
-        return worker.run(job)
+    return measured_afresh(device, problem, configuration or family.usual)
 
 
 def test_a_file_is_a_family(folder: Path) -> None:
@@ -253,7 +252,8 @@ def test_a_kernel_whose_results_are_no_numbers_is_not_right_because_they_always_
 def test_a_result_that_is_infinite_everywhere_is_right_where_the_reference_says_so(folder: Path, pocl: Device) -> None:
     """The smallest of nothing, for one: outputs hold infinities before a call, too."""
     (folder / "right.py").write_text("import numpy as np\ndef right(y): return np.full(len(y), np.inf)\n")
-    family = family_of(folder, FILE.replace(RIGHT, 'python = "right.py:right"'))
+    text = FILE.replace(RIGHT, 'python = "right.py:right"')
+    family = family_of(folder, text)
     problem = family.problem_type.parse("37")
     for seed in range(2):
         case = family.make_case(problem, seed)
@@ -264,7 +264,7 @@ def test_a_result_that_is_infinite_everywhere_is_right_where_the_reference_says_
     unwritten = family.make_case(problem, 1)
     assert unwritten.error_ratio(unwritten.inputs) == np.inf and unwritten.remark.startswith("y is never written")
     (folder / "scale.cl").write_text(SOURCE.replace("factor * x[at]", "INFINITY"))
-    trial = trial_of(pocl, family, "37")
+    trial = trial_of(pocl, family_of(folder, text), "37")
     assert trial.state is TrialState.COMPLETE, trial.message
 
 
