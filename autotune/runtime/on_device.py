@@ -39,7 +39,7 @@ class ShapedRequest(Request):
 
 
 def check_shaped(name: str, value: Any) -> None:
-    """Raise ProblemError for memory of pyopencl that is no array."""
+    """Raise ProblemError for a pyopencl buffer or image, which has no shape."""
     if kind_of(value) in (Kind.BUFFER, Kind.IMAGE):
         raise ProblemError(f"{name} has no shape", hint="pass pyopencl.array.Array(queue, shape, dtype, data=buffer)")
 
