@@ -120,14 +120,22 @@ def test_the_loss_of_the_own_device_ends_the_search_and_lets_the_helpers_go(stor
 
 
 def test_recalled_helper_leaves_and_is_not_recalled_twice(store: Store) -> None:
-    helpers, others = Helpers(), [FakeWorker(invented_time) for _ in range(2)]
+    helpers, recalled = Helpers(), threading.Event()
+
+    def after_the_recall(job: Job) -> float:
+        assert recalled.wait(HANG_S)
+        return invented_time(job)
+
+    others = [FakeWorker(after_the_recall) for _ in range(2)]
     for other in others:
         helpers.join(other)
 
     def recalling(job: Job) -> float:
-        if helpers.is_open and len(own.jobs) == 4:
+        if len(own.jobs) == 2:  # the default, on which the helpers wait, came first
             helpers.recall_one()
             helpers.recall_one()
+            recalled.set()
+            wait_for(lambda: any(other.is_closed for other in others))
         return invented_time(job)
 
     own = FakeWorker(recalling)

@@ -113,7 +113,9 @@ def test_an_emulated_processor_is_one_for_children_and_for_those_who_read_its_fe
 
 HANGS = """
 import signal, subprocess, sys
-left = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+code = "import signal; print('runs', flush=True); signal.pause()"
+left = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+left.stdout.readline()  # only what runs Python already surely shows its environment
 print("begun", left.pid, flush=True)
 {}
 """
