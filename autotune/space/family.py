@@ -13,7 +13,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from autotune.errors import ConfigurationError, ProblemError, did_you_mean
 from autotune.model.configuration import Configuration, Value
@@ -25,10 +25,6 @@ from autotune.paths import data_folder
 from autotune.space.case import Case
 from autotune.space.expression import Expression
 from autotune.space.plan_formula import PlanFormula
-
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:

@@ -256,8 +256,9 @@ class TestConfigurations:
     @pytest.mark.parametrize("columns", [1, 2, 4, 64])
     def test_processors_add_integers_up_in_vectors_that_their_driver_gets_right(self, columns: int) -> None:
         problem = QGemmProblem.parse(f"2048,{columns},2048 q4_0 int8")
-        default = dict(FAMILY.default(problem, PROCESSOR, ()).values)
-        assert (default["sums"], default["chunk"]) == ("vector", 4)
+        assert FAMILY.default(problem, PROCESSOR, ()).algorithm == "vector_rows"
+        ragged = FAMILY.default(dataclasses.replace(problem, m=2040), PROCESSOR, ())
+        assert (dict(ragged.values)["sums"], dict(ragged.values)["chunk"]) == ("vector", 4)
         narrow = FAMILY.default(problem, dataclasses.replace(PROCESSOR, max_vector_int8=1), ())
         assert (narrow.algorithm, dict(narrow.values)["sums"]) == ("shared_rows", "scalar")
 

@@ -56,7 +56,7 @@ _C_EXPORT = CExport(
     candidates=candidates,
     estimate=ESTIMATE,
     plan=PLAN,
-    packing="8 if by_matrices else 0 if layout == 'rows' else packed_words",
+    packing="8 if by_matrices else 16 if in_panels else 0 if layout == 'rows' else packed_words",
     samples=_samples,
 )
 

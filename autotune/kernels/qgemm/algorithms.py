@@ -197,6 +197,27 @@ _OWN_ROWS = Algorithm(
     features=features("work_group_m * work_group_k", "micro_tile_m * micro_tile_n"),
 )
 
+_VECTOR_ROWS = Algorithm(
+    name="vector_rows",
+    meaning="rows in the lanes of vectors, from weights packed in panels of 16 rows, for processors",
+    parameters=(
+        parameter("micro_tile_m", (16, 32, 64), "rows of weights a work-item computes"),
+        _COLUMNS,
+        _RELAXED_MATH,
+    ),
+    constraints=(
+        _FITS_COLUMNS,
+        constraint("is_processor", "is_cpu == 1", "it has no vectors of 16 rows"),
+        constraint("rows_are_whole", "m % micro_tile_m == 0", "the last work-items would have rows that do not exist"),
+        constraint("tile_fits_registers", "micro_tile_m * micro_tile_n <= 128", "the sums do not fit the registers"),
+        constraint(
+            "vectors_work", "max_vector_float32 >= 16 and (mode != 'int8' or max_vector_int8 >= 16)",
+            "the driver gets such vectors wrong",
+        ),
+    ),
+    features=features("micro_tile_m * micro_tile_n"),
+)  # fmt: skip
+
 _LOCAL_TILE = Algorithm(
     name="local_tile",
     meaning="macro-tiles of decoded weights and of activations in local memory, for many columns",
@@ -314,4 +335,4 @@ _MATRIX_ROWS = Algorithm(
     features=features("32 * work_group_m * work_group_k", "micro_tile_m * micro_tile_n"),
 )  # fmt: skip
 
-ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _LOCAL_TILE, _MATRIX_ROWS, MATRIX_TILE)
+ALGORITHMS = (_NAIVE, _SHARED_ROWS, _OWN_ROWS, _VECTOR_ROWS, _LOCAL_TILE, _MATRIX_ROWS, MATRIX_TILE)

@@ -32,7 +32,7 @@ def _product(when: str, *, quantised: bool, grouped: bool, more: tuple[str, ...]
     others = ["'starts'"] if grouped else []
     return LaunchFormula(
         kernel="qgemm",
-        global_size="groups_m * local_0, groups_n * local_1",
+        global_size="groups_n if in_panels else groups_m * local_0, groups_m if in_panels else groups_n * local_1",
         local_size="local_0, local_1",
         local_when="algorithm != 'naive'",
         arguments=", ".join([_W, _X if quantised else "'x'", "'y', m, n, k, experts", *others, *more]),
@@ -85,6 +85,7 @@ PLAN = PlanFormula(
         "units": f"k // {UNIT}",
         "rows": "experts * m",
         "by_matrices": "algorithm == 'matrix_tile'",
+        "in_panels": "algorithm == 'vector_rows'",
         "is_split": "by_matrices and mode == 'float32'",
         "sums_needed": f"by_matrices and {BY_BLOCK}",
         "packed_m": f"round_up(m, {PIECE}) if by_matrices else m",

@@ -133,7 +133,10 @@ def _in_both_layouts(configuration: Configuration) -> Iterator[Configuration]:
 
 
 def _of_processor(device: _Device) -> _Listed:
-    """Yield rows by one work-item, whose vectors run along k, with as many sums as the registers hold."""
+    """Yield rows in the lanes of vectors; where there are no whole vectors of rows, rows by one work-item along k."""
+    for rows, columns in ((16, 8), (16, 4), (32, 2), (32, 1), (16, 2), (16, 1)):
+        panels = Configuration.of("vector_rows", micro_tile_m=rows, micro_tile_n=columns, relaxed_math="off")
+        yield panels, {"least_n": columns // 2 + 1}
     is_wide = device.lanes >= _WIDE_LANES
     for columns in (4, 2, 1):
         for rows in (4, 2, 1) if is_wide or columns < 4 else (2, 1):
