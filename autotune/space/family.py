@@ -26,6 +26,7 @@ from autotune.space.case import Case
 from autotune.space.expression import Expression
 from autotune.space.plan_formula import PlanFormula
 
+
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
     """A parameter of an algorithm. `values` lists every choice, in ascending order if they are numbers."""
