@@ -230,6 +230,29 @@ DOT = Algorithm(
     ),
 )
 
+STRIP = Algorithm(
+    name="strip",
+    meaning="few rows, on processors: strips of B with rows as long as pages, added to sums in local memory",
+    parameters=(
+        parameter("micro_tile_m", (1, 2, 4, 8), "rows of C a work-item computes"),
+        parameter("micro_tile_n", (1024, 2048, 4096), "columns of C a work-item computes"),
+        parameter("vector_width", (4, 8, 16), "columns in one vector"),
+        parameter("unroll", (2, 4, 8), "rows of B added in one pass of the loop"),
+    ),
+    constraints=(
+        vectors_work("vector_width"),
+        constraint("few_rows", "m <= 16 and micro_tile_m < 2 * m", "the algorithm is for few rows"),
+        constraint("rows_of_b", "trans_b == 0", "the kernel reads rows of B"),
+        constraint("is_processor", "is_cpu == 1", "other devices read memory otherwise"),
+        constraint("vectors_are_whole", "n % vector_width == 0", "columns are computed by whole vectors"),
+        columns_to_do("micro_tile_n < 2 * n"),
+        accumulators_fit("micro_tile_m * unroll <= 16"),
+        sums_fit_local_memory("micro_tile_m * micro_tile_n * accumulator_bytes"),
+        constraint("step_within_k", "unroll <= k", "no pass of the loop would be whole"),
+    ),
+    features=features("micro_tile_m * micro_tile_n"),
+)
+
 ROW = Algorithm(
     name="row",
     meaning="few rows: work-items own columns and share out k; as fast as B can be read",

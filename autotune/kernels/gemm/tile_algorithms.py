@@ -19,6 +19,7 @@ from autotune.kernels.gemm.algorithms import (
     REGISTER_CAP,
     ROW,
     SPLIT_LEAVES_WORK,
+    STRIP,
     WAVE_SIZE,
     WHOLE_NUMBERS,
     WORK_GROUP,
@@ -386,4 +387,4 @@ PANEL = Algorithm(
     features=features("micro_tile_m * micro_tile_n", "tiles_m * micro_tile_m", "micro_tile_n * tile_k"),
 )
 
-ALGORITHMS = (NAIVE, DOT, MICROTILE, LOCAL_TILE, PANEL, ROW, COLUMN, MATRIX_TILE)
+ALGORITHMS = (NAIVE, DOT, MICROTILE, LOCAL_TILE, PANEL, ROW, STRIP, COLUMN, MATRIX_TILE)
