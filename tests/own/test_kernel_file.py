@@ -268,6 +268,21 @@ def test_a_result_that_is_infinite_everywhere_is_right_where_the_reference_says_
     assert trial.state is TrialState.COMPLETE, trial.message
 
 
+@pytest.mark.parametrize("valid", ["", ', valid = "index % 2 == 1"'])
+def test_of_a_wrong_result_the_first_wrong_element_is_told(folder: Path, valid: str) -> None:
+    (folder / "right.py").write_text("import numpy as np\ndef right(y): return np.arange(len(y)) / 4\n")
+    text = FILE.replace(RIGHT, 'python = "right.py:right"').replace('"out"', f'"out"{valid}')
+    family = family_of(folder, text)
+    case = family.make_case(family.problem_type.parse("40"), 0)
+    found = np.arange(40, dtype=np.float32) / 4
+    found[9] += 1
+    found[15] = np.nan
+    assert case.error_ratio({"y": found}) == np.inf
+    share = "0.1" if valid else "0.05"
+    assert case.remark == f"{share} of the elements of y are wrong, the first is y[9]: 3.25 instead of 2.25"
+    assert case.error_ratio({"y": np.arange(40, dtype=np.float32) / 4}) == 0 and not case.remark
+
+
 def test_a_number_that_its_type_does_not_hold_is_told(folder: Path, pocl: Device) -> None:
     trial = trial_of(pocl, family_of(folder, FILE.replace('value = "n"', 'value = "n * 100000000"')), "37")
     assert trial.state is TrialState.LAUNCH_FAILED
@@ -1163,6 +1178,7 @@ def test_a_wrong_default_fails_the_check(folder: Path, pocl: Device, capsys: pyt
 
 
 SIMULATOR = """#!/bin/sh
+echo 'oclgrind  37  scale: wrong result: of this run'
 case "$*" in *--uninitialized*)
     printf '\nOCLGRIND FATAL ERROR (Uninitialized.cpp:1)\nUnsupported instruction: freeze\n\tKernel: scale\n';;
 *)
@@ -1183,6 +1199,7 @@ def test_where_the_simulator_gives_up_races_are_still_looked_for(
     assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small"]) == 1
     told = capsys.readouterr()
     assert "gave up with --data-races --uninitialized: Unsupported instruction: freeze" in told.err
+    assert told.err.count("under Oclgrind: ") == 1, "what the run that gave up computed says nothing"
     assert told.out.splitlines()[-1] == "oclgrind: scale: Read-write data race (line 5 of scale.cl)"
 
 

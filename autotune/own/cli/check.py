@@ -128,8 +128,9 @@ def _log_of_simulator(simulator: list[str], file: Path) -> str:
             print_note("Oclgrind was stopped: these sizes take it too long")
             return ""
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    for line in re.findall(rf"(?m)^{SIMULATOR}\S* (.*: wrong result: .*)", done.stdout):
-        print_note(f"under Oclgrind:{line}")
+    if "FATAL ERROR" not in text:  # what it did not run to the end is not right
+        for line in re.findall(rf"(?m)^{SIMULATOR}\S* (.*: wrong result: .*)", done.stdout):
+            print_note(f"under Oclgrind:{line}")
     if done.returncode not in (0, WRONG) and not text:
         print_note(f"Oclgrind could not run it: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
     return text
