@@ -1239,6 +1239,21 @@ def test_check_under_oclgrind_finds_what_the_device_lets_pass(
         assert any(re.search(rf"{what} \({places}.* of scale.cl\)", complaint) for complaint in complaints), told
 
 
+@pytest.mark.long
+def test_oclgrind_takes_no_scratch_for_uninitialised(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not shutil.which("oclgrind"):
+        pytest.skip("oclgrind is not installed (Debian, Ubuntu: apt install oclgrind)")
+    launch = 'kernel = "plain"\nglobal_size = "n"\n'
+    text = re.sub(r"(?m)^(reference|global_size|local_size) .*\n", "", FILE).replace("PER_ITEM = [1, 2, 4], ", "")
+    text = text.replace('some_work = "PER_ITEM <= n"', "") + '[arguments.s]\nbuffer = "float32"\nsize = "n"\n'
+    text += f'access = "scratch"\n[[launches]]\n{launch}local_size = "min(n, GROUP)"\n'
+    text += f'arguments = ["x", "s", "factor", "n"]\n[[launches]]\n{launch}arguments = ["s", "y", "factor", "n"]\n'
+    family_of(folder, text.replace("n = 37", "n = 64"))
+    assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small"]) == 0, capsys.readouterr()
+
+
 def test_init_writes_a_file_that_needs_little(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:
     text = draft(folder / "scale.cl")
     assert 'x = { buffer = "float32", size = "n" }' in text

@@ -169,11 +169,14 @@ def _checked(device: Device, family: "FileFamily", *, is_small: bool) -> Iterato
 
 
 def _run(worker: Any, device: Device, family: "FileFamily", problem: Problem, configuration: Configuration) -> Trial:
+    from autotune.measure.operands import SIMULATED
+
     broken = family.violations(problem, configuration, device.limits)
     trial = Trial(configuration=configuration, state=TrialState.INVALID, message="; ".join(broken), seed=0)
+    is_probed = not os.environ.get(SIMULATED)  # a probe of a kernel reads what those before it did not write
     for seed in () if broken else SEEDS:
         job = Job(selector=device.selector, problem=problem, configuration=configuration, samples=1, seed=seed)
-        trial = worker.run(dataclasses.replace(job, give_up_above_ns=float("inf")))
+        trial = worker.run(dataclasses.replace(job, give_up_above_ns=float("inf"), probe=is_probed))
         if trial.state is not TrialState.COMPLETE:
             break
     return trial
