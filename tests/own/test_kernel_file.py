@@ -694,6 +694,7 @@ def test_launches_may_exchange_the_buffers_of_a_kernel(folder: Path, pocl: Devic
             "takes 0",
         ),
         (SOURCE.replace("int n)", "sampler_t n)"), r"takes a sampler \(sampler_t n\): declare it in the source"),
+        (SOURCE.replace("int n)", "int n, sampler_t s)"), r"takes a sampler \(sampler_t s\): declare it in the source"),
         (f"typedef struct {{ int n; }} S;\n{SOURCE.replace('int n)', 'S n)')}", r"takes a structure \(S n\)"),
         (f"struct S {{ int n; }};\n{SOURCE.replace('int n)', 'struct S n)')}", r"takes a structure \(struct S n\)"),
         (SOURCE.replace("int n)", "int4 n)"), r"takes 4 numbers \(int4 n\), and is given 1 by n: .*0, 0"),
