@@ -1183,7 +1183,8 @@ echo 'oclgrind  37  scale: wrong result: of this run'
 case "$*" in *--uninitialized*)
     printf '\nOCLGRIND FATAL ERROR (Uninitialized.cpp:1)\nUnsupported instruction: freeze\n\tKernel: scale\n';;
 *)
-    printf '\nRead-write data race at global memory address 0x10\n\tKernel: scale\n\tAt line 5 of scale.cl:\n';;
+    printf '\nRead-write data race at global memory address 0x10\n\tKernel: scale\n\tAt line 5 of scale.cl:\n'
+    printf '\tAt line 0 (column 0) of scale.cl:\n';;
 esac > "$(echo "$*" | sed 's/.*--log \\([^ ]*\\) .*/\\1/')"
 exit 1
 """

@@ -148,7 +148,8 @@ def _complaint(output: str) -> str:
     ):
         return ""
     kernel = next((line.split(":")[1].strip() for line in lines if "Kernel:" in line), "")
-    places = dict.fromkeys(line.strip().rstrip(":").removeprefix("At ") for line in lines if "At line" in line)
+    known = [line.strip().rstrip(":").removeprefix("At ") for line in lines if re.search("At line (?!0 )", line)]
+    places = dict.fromkeys(known)
     place = f" ({' and '.join(places)})" if places else ""
     return f"{kernel}: {what}{place}"
 
