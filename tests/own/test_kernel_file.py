@@ -940,7 +940,8 @@ def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: 
     [outcome] = json.loads(capsys.readouterr().out)["outcomes"]
     assert outcome["winner"]["problem"]["n"] == 1000
     assert main(["lookup", "1000", "--family", "scale", "--device", pocl.slug, "--db", database]) == 0
-    assert "match      exact" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "match      exact" in told.out and not told.err
     os.environ[FILES] = ""
     find_family.cache_clear()
     families_of_files.cache_clear()
@@ -948,6 +949,10 @@ def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: 
     assert "name your kernel's file, or list it in AUTOTUNE_FAMILIES" in capsys.readouterr().err
     assert main(["lookup", "1000", "--family", file, "--device", pocl.slug, "--db", database]) == 0
     assert "match      exact" in capsys.readouterr().out
+    (folder / "scale.cl").write_text(SOURCE + "// changed\n")
+    find_family.cache_clear()
+    assert main(["lookup", "1000", "--family", file, "--device", pocl.slug, "--db", database]) == 0
+    assert "another source was measured" in capsys.readouterr().err
 
 
 def test_lookups_take_values_below_0_and_sizes_for_which_a_constraint_divides_by_0(folder: Path) -> None:
