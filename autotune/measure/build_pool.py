@@ -28,6 +28,9 @@ BUILDER = (sys.executable, "-m", "autotune.measure.build_pool")
 TRIES = 10
 """How often a build is begun on a device behind a link that is lost each time before."""
 
+FILLED_BYTES = 2**25
+"""Most of a buffer that is filled with zeros: larger memory is fresh from the system, which gives zeros."""
+
 _STATES = {
     child.Cause.LATE: BuildState.TIMED_OUT,
     child.Cause.DIED: BuildState.CRASHED,
@@ -165,7 +168,7 @@ def _launch_once(port: "Port", kernels: Sequence[Any], plan: Plan) -> None:
         memory: dict[str, Memory] = {}
         for buffer in sorted(plan.buffers, key=lambda buffer: buffer.role is Role.VIEW):  # views after what they show
             memory[buffer.name] = port.allocate(buffer, memory)
-            if buffer.role is not Role.VIEW:
+            if buffer.role is not Role.VIEW and buffer.size_bytes <= FILLED_BYTES:
                 port.fill(memory[buffer.name], np.zeros(1, np.uint8))
         for kernel, launch in zip(kernels, plan.launches, strict=True):
             if launch.local_size or launch.prepares:
