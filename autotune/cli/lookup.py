@@ -47,15 +47,21 @@ def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned, Rates | Non
 
     Raises AutotuneError.
     """
+    from autotune.kernels.render import template_hash
+
     text = ",".join(re.findall(r"[^\s,]+", " ".join(options.shape)))
-    problem = parse_shape(find_family(options.family).problem_type, text)
+    asked = find_family(options.family)
+    problem = parse_shape(asked.problem_type, text)
     table = open_table(options.table or options.db)
     device = named_or_absent_device(options.device, table.devices)
     known = [one.slug for one in table.devices]
     if known and device.slug not in known:
         others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
         print_note(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
-    return device, table.find(device, problem), table.rates(device)
+    tuned = table.find(device, problem)
+    if tuned.template_hash not in ("", template_hash(asked, tuned.configuration.algorithm)):
+        print_note("note: another source was measured: this kernel's before a change, or that of another of its name")
+    return device, tuned, table.rates(device)
 
 
 def shares_of(device: Device, tuned: "Tuned", rates: "Rates | None") -> dict[str, float]:

@@ -10,6 +10,8 @@ from functools import cache, partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import numpy as np
+
 from autotune import child, tracing
 from autotune.device.link import LOOK_S, split, wait_for
 from autotune.device.processors import is_busy, load, usable_cores
@@ -25,6 +27,9 @@ BUILDER = (sys.executable, "-m", "autotune.measure.build_pool")
 """Command of a child process that builds."""
 TRIES = 10
 """How often a build is begun on a device behind a link that is lost each time before."""
+
+FILLED_BYTES = 2**25
+"""Most of a buffer that is filled with zeros: larger memory is fresh from the system, which gives zeros."""
 
 _STATES = {
     child.Cause.LATE: BuildState.TIMED_OUT,
@@ -104,6 +109,8 @@ class BuilderPool:
         finally:
             self._idle.put(builder)
         if isinstance(answer, child.Loss):
+            if answer.phase == "launch":  # not on the kernel's own contents, such as indices: the trial tells
+                return Build(source_hash=job.source_hash, state=BuildState.BUILT)
             is_late = answer.cause is child.Cause.LATE
             is_hung = is_late and job.limit_s >= BUILD_LIMIT_S and not is_busy()
             state = BuildState.CUT_SHORT if is_late and not is_hung else _STATES[answer.cause]
@@ -116,7 +123,7 @@ class BuilderPool:
         """Return a child's answer; where the device was lost before the build began, that of a later one."""
         for tries_left in reversed(range(self._tries)):
             try:
-                return builder.ask(job, {"build": job.limit_s})
+                return builder.ask(job, {"build": job.limit_s, "launch": job.limit_s})
             except WorkerError:
                 if not tries_left or self._is_closing:
                     raise
@@ -124,7 +131,7 @@ class BuilderPool:
         raise AssertionError
 
 
-def build_once(port: "Port", job: BuildJob) -> Build:
+def build_once(port: "Port", job: BuildJob, entering: child.Entering = lambda _: None) -> Build:
     """Compile, and query the driver about the kernels that do the work."""
     started = time.perf_counter_ns()
     try:
@@ -136,6 +143,7 @@ def build_once(port: "Port", job: BuildJob) -> Build:
     # Some drivers generate code only when a kernel is queried, so the query is part of building.
     facts = port.facts(kernels, job.plan)
     if job.launches:
+        entering("launch")
         with tracing.span("launch"):
             _launch_once(port, kernels, job.plan)
     build_ns = time.perf_counter_ns() - started
@@ -151,7 +159,7 @@ def build_once(port: "Port", job: BuildJob) -> Build:
 
 
 def _launch_once(port: "Port", kernels: Sequence[Any], plan: Plan) -> None:
-    """Launch one work-group of each kernel, on memory of the right sizes with undefined contents.
+    """Launch one work-group of each kernel, on zeros, which are the likeliest to be valid where they are indices.
 
     Where the driver chooses the work-group, only the full range would get the same one: it is launched if the kernel
     only prepares an operand, and otherwise the kernel is skipped. Errors are left to the trial, which reports them.
@@ -160,6 +168,8 @@ def _launch_once(port: "Port", kernels: Sequence[Any], plan: Plan) -> None:
         memory: dict[str, Memory] = {}
         for buffer in sorted(plan.buffers, key=lambda buffer: buffer.role is Role.VIEW):  # views after what they show
             memory[buffer.name] = port.allocate(buffer, memory)
+            if buffer.role is not Role.VIEW and buffer.size_bytes <= FILLED_BYTES:
+                port.fill(memory[buffer.name], np.zeros(1, np.uint8))
         for kernel, launch in zip(kernels, plan.launches, strict=True):
             if launch.local_size or launch.prepares:
                 size = launch.local_size or launch.global_size
@@ -178,7 +188,7 @@ def serve() -> None:
         port = port_to(job.selector)
         check_link(port, job.selector)
         entering("build")
-        return build_once(port, job)
+        return build_once(port, job, entering)
 
     child.serve(build)
 

@@ -257,12 +257,19 @@ class Workplace:
                 self._port.copy(loaded.memory[name].whole, memory.whole, loaded.host[name].nbytes)
 
     def poison_scratch(self) -> None:
-        """Fill scratch with values that spoil every result they enter, in turns a maximum and a minimum, too."""
+        """Fill scratch with values that spoil every result they enter, in turns a maximum and a minimum, too.
+
+        Oclgrind takes memory that was filled for uninitialised whatever kernels write there, but not what is copied.
+        """
         self._poisonings += 1
         if not self._is_trusted and not _IS_SIMULATED:
             self._operands.poison_local(self._poisonings)
         for memory in self._scratch():
-            self._port.fill(memory.whole, _poison(memory.buffer.dtype, self._poisonings))
+            poison = _poison(memory.buffer.dtype, self._poisonings)
+            if _IS_SIMULATED:
+                self._port.write(memory.whole, np.repeat(poison, memory.size))
+            else:
+                self._port.fill(memory.whole, poison)
 
     def check_scratch(self) -> None:
         """Raises Refused when something was written around scratch since it was poisoned."""

@@ -195,11 +195,10 @@ class Knowledge(Task):
         device, problem = self.device, self.problem
         elsewhere = {
             flight.configuration
-            for flight in self.store.in_flight(device.slug, device.driver)
+            for flight in self.store.in_flight(device.slug, device.driver, problem.family)
             if flight.problem == problem and flight.fate is Fate.UNKNOWN
         }
-        stored = self.store.quarantined(device.slug, device.driver)
-        entries = [q for q in stored if q.problem.family == problem.family]
+        entries = self.store.quarantined(device.slug, device.driver, problem.family)
         here = {q.configuration for q in entries if q.problem == problem}
         self._lost = elsewhere | {q.configuration for q in entries if q.problem == problem and q.reason == LOST}
         problems: defaultdict[Configuration, set[Problem]] = defaultdict(set)

@@ -19,7 +19,7 @@ from autotune import tracing
 from autotune.errors import WorkerError, WorkerLostError
 from autotune.measure.build_pool import Builds
 from autotune.model.configuration import Configuration
-from autotune.model.trial import BuildState, Job, Trial, TrialState
+from autotune.model.trial import Job, Trial, TrialState
 from autotune.search.budget import Clock
 from autotune.search.knowledge import Jobs, Knowledge
 from autotune.search.place import Helpers, Measures, Place, Stage, Work, program_of
@@ -300,7 +300,7 @@ class Pipeline:
         for future in [future for future in building if future in done]:
             work = building[future]
             work.build, work.pending, work.stage = future.result(), None, Stage.BUILT
-            if work.build.state is BuildState.BUILT:
+            if work.build.build_ns:
                 self._build_seconds.append(work.build.build_ns / 1e9)
             self._works.remove(work)
             self._works.append(work)

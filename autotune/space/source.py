@@ -201,7 +201,8 @@ def definitions_of(node: ast.expr) -> Iterator[ast.expr]:
 
 def _refuse(text: str, node: ast.AST, reason: str = "") -> NoReturn:
     power = "make the power the parameter, and leave its logarithm out"
-    reasons: dict[type[ast.operator], str] = {ast.Pow: "multiply instead", ast.LShift: power}
+    products = "multiply instead, or list the powers, as in 1 if step == 0 else 2 if step == 1 else 4"
+    reasons: dict[type[ast.operator], str] = {ast.Pow: products, ast.LShift: power}
     if isinstance(node, ast.BinOp):
         reason = reason or reasons.get(type(node.op), "")
     reason = reason and f": {reason}"

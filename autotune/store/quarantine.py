@@ -221,9 +221,11 @@ class QuarantineLedger(Transactions):
 
         return self.write(work)
 
-    def quarantined(self, device_slug: str | None = None, driver: str | None = None) -> list[Quarantined]:
+    def quarantined(
+        self, device_slug: str | None = None, driver: str | None = None, family: str | None = None
+    ) -> list[Quarantined]:
         """Return configurations not to be run unless requested: of a device under a driver, or all; oldest first."""
-        query = _chosen(joined(QuarantineRow), device_slug, driver)
+        query = _chosen(joined(QuarantineRow), device_slug, driver, family)
         return self.read(lambda session: known_rows(session.execute(query), lambda row: _to_quarantined(*row)))
 
     def allow(self, device_slug: str, problem: Problem, configuration: Configuration) -> bool:
@@ -236,9 +238,11 @@ class QuarantineLedger(Transactions):
         wanted = query.execution_options(synchronize_session=False)
         return self.write(lambda session: bool(session.execute(wanted).rowcount))  # type: ignore[attr-defined]
 
-    def in_flight(self, device_slug: str | None = None, driver: str | None = None) -> list[InFlight]:
+    def in_flight(
+        self, device_slug: str | None = None, driver: str | None = None, family: str | None = None
+    ) -> list[InFlight]:
         """Return trials that began and have not ended: on a device under a driver, or on all; oldest first."""
-        query = _chosen(joined(InFlightRow), device_slug, driver)
+        query = _chosen(joined(InFlightRow), device_slug, driver, family)
         return self.read(lambda session: known_rows(session.execute(query), lambda row: _to_in_flight(*row)))
 
 
@@ -299,11 +303,13 @@ def joined(table: type[InFlightRow] | type[QuarantineRow]) -> Select[Any]:
     return ordered
 
 
-def _chosen(query: Select[Any], device_slug: str | None, driver: str | None) -> Select[Any]:
+def _chosen(query: Select[Any], device_slug: str | None, driver: str | None, family: str | None) -> Select[Any]:
     if device_slug is not None:
         query = query.where(DeviceRow.slug == device_slug)
     if driver is not None:
         query = query.where(DeviceRow.driver == plain_text(driver))
+    if family is not None:
+        query = query.where(ProblemRow.family == family)
     return query
 
 

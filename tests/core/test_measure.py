@@ -25,7 +25,7 @@ from autotune.kernels.gemm.plan import PLAN
 from autotune.kernels.gemm.reference import GemmCase
 from autotune.kernels.render import render, template_hash
 from autotune.measure import timing
-from autotune.measure.build_pool import build_once
+from autotune.measure.build_pool import BuilderPool, build_once
 from autotune.measure.measurer import Measurer
 from autotune.measure.operands import Operands, canary
 from autotune.measure.probe import Probe, clipped, group_count
@@ -35,7 +35,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.plan import Buffer, Launch, Plan, Role
 from autotune.model.problem import Problem
-from autotune.model.trial import BuildState, Calibration, Job, Timer, Trial, TrialState
+from autotune.model.trial import BuildJob, BuildState, Calibration, Job, Timer, Trial, TrialState
 from autotune.search.task import Task
 from autotune.space.search_space import SearchSpace
 from factories import quick_job, spoil_sources
@@ -434,6 +434,22 @@ def test_a_builder_launches_kernels_that_see_a_view_of_memory(pocl: Device, monk
     job = replace(Task(pocl, problem).build_job(configuration), launches=True)
     assert build_once(Session(pocl.selector), job).state is BuildState.BUILT
     assert list(viewed) == [buffer.name for buffer in plan.buffers if buffer.role is Role.VIEW] != []
+
+
+@pytest.mark.parametrize(("first", "is_run"), [(0, True), (1 << 30, False)])
+def test_a_builder_blames_no_kernel_for_contents_that_are_not_its_own(pocl: Device, first: int, is_run: bool) -> None:
+    """It launches kernels that read where indices say, on zeros: not even those are valid for all."""
+    source = f"kernel void k(global const int *index, global int *x) {{ x[0] = x[index[0] - {first}]; }}"
+    buffers = [Buffer(name=name, role=Role.INPUT, dtype="int32", elements=1) for name in ("index", "x")]
+    launch = Launch(kernel="k", global_size=(1,), local_size=(1,), arguments=("index", "x"))
+    job = BuildJob(
+        selector=pocl.selector, source_hash="", source=source, options=(), launches=True,
+        plan=Plan(buffers=tuple(buffers), launches=(launch,)),
+    )  # fmt: skip
+    with BuilderPool(1) as pool:
+        build = pool.submit(job).result()
+    assert build.state is BuildState.BUILT
+    assert (build.build_ns > 0) is is_run, "one that died has nothing to tell"
 
 
 def test_builders_and_measurers_tell_the_same_of_a_kernel(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -416,6 +416,18 @@ def test_rows_of_a_family_that_is_not_installed_are_left_out_with_one_note(
     assert len(notes) == 1 and "no kernel family 'pooling'" in notes[0]
 
 
+def test_a_search_tells_nothing_of_other_families(
+    any_store: Store, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = GemmProblem(m=32, n=32, k=32)
+    search(any_store, FakeWorker(invented_time), problem=theirs)
+    lose(any_store, OTHER, problem=theirs)
+    change(place, f"UPDATE problems SET family = 'pooling' WHERE spec = '{theirs.key}'")
+    models._note.cache_clear()
+    search(any_store, FakeWorker(invented_time))
+    assert "rows are left out" not in caplog.text
+
+
 # Time limits
 
 

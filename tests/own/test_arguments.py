@@ -3,6 +3,7 @@
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from autotune.errors import AutotuneError, ConfigurationError, ProblemError, UsageError
@@ -165,6 +166,14 @@ def test_normalized_images_are_compared_as_kernels_read_them(folder: Path, pocl:
     assert not is_right(pocl, made(folder, text, source.replace("0.4f", "0.3999f"), reference))
     with pytest.raises(UsageError, match=r'a has channels of int8: image = "snorm8" is for that'):
         made(folder, text.replace("snorm8", "int8"), source, reference)
+
+
+def test_a_channel_that_is_rounded_to_what_was_there_before_is_written(folder: Path) -> None:
+    text = HEAD.replace('buffer = "float32", size = "n", access', 'image = "unorm8", size = "4 * 40, 25", access')
+    source = kernel("global const float *a, write_only image2d_t o", "")
+    family = made(folder, text, source, "def t(a): return np.full(4000, 254 / 255)")
+    case = family.make_case(family.requests[0].problem, 0)
+    assert case.error_ratio({"o": np.full(4000, 255, np.uint8)}) <= 1 and not case.remark
 
 
 def test_a_buffer_of_no_elements_is_null(folder: Path, pocl: Device) -> None:

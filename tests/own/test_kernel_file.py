@@ -268,6 +268,21 @@ def test_a_result_that_is_infinite_everywhere_is_right_where_the_reference_says_
     assert trial.state is TrialState.COMPLETE, trial.message
 
 
+@pytest.mark.parametrize("valid", ["", ', valid = "index % 2 == 1"'])
+def test_of_a_wrong_result_the_first_wrong_element_is_told(folder: Path, valid: str) -> None:
+    (folder / "right.py").write_text("import numpy as np\ndef right(y): return np.arange(len(y)) / 4\n")
+    text = FILE.replace(RIGHT, 'python = "right.py:right"').replace('"out"', f'"out"{valid}')
+    family = family_of(folder, text)
+    case = family.make_case(family.problem_type.parse("40"), 0)
+    found = np.arange(40, dtype=np.float32) / 4
+    found[9] += 1
+    found[15] = np.nan
+    assert case.error_ratio({"y": found}) == np.inf
+    share = "0.1" if valid else "0.05"
+    assert case.remark == f"{share} of the elements of y are wrong, the first is y[9]: 3.25 instead of 2.25"
+    assert case.error_ratio({"y": np.arange(40, dtype=np.float32) / 4}) == 0 and not case.remark
+
+
 def test_a_number_that_its_type_does_not_hold_is_told(folder: Path, pocl: Device) -> None:
     trial = trial_of(pocl, family_of(folder, FILE.replace('value = "n"', 'value = "n * 100000000"')), "37")
     assert trial.state is TrialState.LAUNCH_FAILED
@@ -679,6 +694,7 @@ def test_launches_may_exchange_the_buffers_of_a_kernel(folder: Path, pocl: Devic
             "takes 0",
         ),
         (SOURCE.replace("int n)", "sampler_t n)"), r"takes a sampler \(sampler_t n\): declare it in the source"),
+        (SOURCE.replace("int n)", "int n, sampler_t s)"), r"takes a sampler \(sampler_t s\): declare it in the source"),
         (f"typedef struct {{ int n; }} S;\n{SOURCE.replace('int n)', 'S n)')}", r"takes a structure \(S n\)"),
         (f"struct S {{ int n; }};\n{SOURCE.replace('int n)', 'struct S n)')}", r"takes a structure \(struct S n\)"),
         (SOURCE.replace("int n)", "int4 n)"), r"takes 4 numbers \(int4 n\), and is given 1 by n: .*0, 0"),
@@ -924,7 +940,8 @@ def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: 
     [outcome] = json.loads(capsys.readouterr().out)["outcomes"]
     assert outcome["winner"]["problem"]["n"] == 1000
     assert main(["lookup", "1000", "--family", "scale", "--device", pocl.slug, "--db", database]) == 0
-    assert "match      exact" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "match      exact" in told.out and not told.err
     os.environ[FILES] = ""
     find_family.cache_clear()
     families_of_files.cache_clear()
@@ -932,6 +949,10 @@ def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: 
     assert "name your kernel's file, or list it in AUTOTUNE_FAMILIES" in capsys.readouterr().err
     assert main(["lookup", "1000", "--family", file, "--device", pocl.slug, "--db", database]) == 0
     assert "match      exact" in capsys.readouterr().out
+    (folder / "scale.cl").write_text(SOURCE + "// changed\n")
+    find_family.cache_clear()
+    assert main(["lookup", "1000", "--family", file, "--device", pocl.slug, "--db", database]) == 0
+    assert "another source was measured" in capsys.readouterr().err
 
 
 def test_lookups_take_values_below_0_and_sizes_for_which_a_constraint_divides_by_0(folder: Path) -> None:
@@ -1163,10 +1184,12 @@ def test_a_wrong_default_fails_the_check(folder: Path, pocl: Device, capsys: pyt
 
 
 SIMULATOR = """#!/bin/sh
+echo 'oclgrind  37  scale: wrong result: of this run'
 case "$*" in *--uninitialized*)
     printf '\nOCLGRIND FATAL ERROR (Uninitialized.cpp:1)\nUnsupported instruction: freeze\n\tKernel: scale\n';;
 *)
-    printf '\nRead-write data race at global memory address 0x10\n\tKernel: scale\n\tAt line 5 of scale.cl:\n';;
+    printf '\nRead-write data race at global memory address 0x10\n\tKernel: scale\n\tAt line 5 of scale.cl:\n'
+    printf '\tAt line 0 (column 0) of scale.cl:\n';;
 esac > "$(echo "$*" | sed 's/.*--log \\([^ ]*\\) .*/\\1/')"
 exit 1
 """
@@ -1183,6 +1206,7 @@ def test_where_the_simulator_gives_up_races_are_still_looked_for(
     assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small"]) == 1
     told = capsys.readouterr()
     assert "gave up with --data-races --uninitialized: Unsupported instruction: freeze" in told.err
+    assert told.err.count("under Oclgrind: ") == 1, "what the run that gave up computed says nothing"
     assert told.out.splitlines()[-1] == "oclgrind: scale: Read-write data race (line 5 of scale.cl)"
 
 
@@ -1220,6 +1244,21 @@ def test_check_under_oclgrind_finds_what_the_device_lets_pass(
     complaints = [line for line in told.out.splitlines() if line.startswith("oclgrind: scale: ")]
     for what, places in (("data race", r"line 4\b.* and line 5\b"), ("Invalid read of size 4", r"line 6\b")):
         assert any(re.search(rf"{what} \({places}.* of scale.cl\)", complaint) for complaint in complaints), told
+
+
+@pytest.mark.long
+def test_oclgrind_takes_no_scratch_for_uninitialised(
+    folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not shutil.which("oclgrind"):
+        pytest.skip("oclgrind is not installed (Debian, Ubuntu: apt install oclgrind)")
+    launch = 'kernel = "plain"\nglobal_size = "n"\n'
+    text = re.sub(r"(?m)^(reference|global_size|local_size) .*\n", "", FILE).replace("PER_ITEM = [1, 2, 4], ", "")
+    text = text.replace('some_work = "PER_ITEM <= n"', "") + '[arguments.s]\nbuffer = "float32"\nsize = "n"\n'
+    text += f'access = "scratch"\n[[launches]]\n{launch}local_size = "min(n, GROUP)"\n'
+    text += f'arguments = ["x", "s", "factor", "n"]\n[[launches]]\n{launch}arguments = ["s", "y", "factor", "n"]\n'
+    family_of(folder, text.replace("n = 37", "n = 64"))
+    assert main(["check", str(folder / "scale.toml"), "--device", pocl.selector, "--small"]) == 0, capsys.readouterr()
 
 
 def test_init_writes_a_file_that_needs_little(folder: Path, pocl: Device, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Kernels that are fast because they are wrong: each wrong form is refused, and the right form is not."""
 
+import re
 import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -517,6 +518,7 @@ def test_a_default_that_is_wrong_on_other_inputs_says_so(tmp_path: Path, pocl: D
     default, other = (pair.trial(tmp_path, pocl, measurer, wrong) for wrong in (0, 1))
     assert default.state is other.state is TrialState.COMPLETE
     assert "the default is wrong on inputs of another kind, numbers of a large range" in default.message
+    assert re.search("is a `range` missing\\? .* of the elements of y are wrong, the first is y", default.message)
     assert not other.message
 
 

@@ -99,6 +99,11 @@ def _changes(file: KernelFile, argument: Argument, text: str) -> bool:
 
 def _faults(file: KernelFile, launch: LaunchEntry, declared: Sequence[Argument], text: str) -> Iterator[str]:
     given, wanted = file.names_of(launch), [argument.name for argument in declared]
+    for argument in declared:
+        if argument.type == "sampler_t":
+            yield f"takes a sampler ({argument.text}): declare it in the source, since a file cannot give one"
+        if re.search(r"\b(?:pipe|image(?!2d_t\b|1d_buffer_t\b)\w*_t)\b", argument.text):
+            yield f"takes what a file cannot give ({argument.text}): of images there are image2d_t and image1d_buffer_t"
     if len(given) != len(wanted):
         shown = [name for name in given if any(other and file.arguments[other].over == name for other in given)]
         left_out = f": leave out {', '.join(shown)} by `launches` with `arguments`" if shown else ""
@@ -115,10 +120,6 @@ def _faults(file: KernelFile, launch: LaunchEntry, declared: Sequence[Argument],
         yield f"takes its arguments in the order {', '.join(wanted)}, and is given {', '.join(given)}"
     for name, argument in zip(given, declared, strict=False):
         entry = file.arguments[name] if name else _WHOLE_NUMBER
-        if argument.type == "sampler_t":
-            yield f"takes a sampler ({argument.text}): declare it in the source, since a file cannot give one"
-        if re.search(r"\b(?:pipe|image(?!2d_t\b|1d_buffer_t\b)\w*_t)\b", argument.text):
-            yield f"takes what a file cannot give ({argument.text}): of images there are image2d_t and image1d_buffer_t"
         is_memory = argument.is_pointer or argument.is_image
         if not is_memory:
             yield from _faults_of_value(argument, name, entry, text)
