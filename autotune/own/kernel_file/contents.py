@@ -179,9 +179,7 @@ class FileCase(Case):
     def expect(self, outputs: Mapping[str, NDArray[Any]], again: Mapping[str, NDArray[Any]]) -> str:
         if self._regime:
             self.counts, self.reference = self.error_ratio(outputs) <= 1.0, None
-            doubt = (
-                f"the default is wrong on inputs of another kind, {self._regime}: is a `range` missing? {self.remark}"
-            )
+            doubt = f"the default is wrong on inputs of another kind, {self._regime}: is a `range` missing?"
             self.remark = "" if self.counts or self._regime in SPECIAL else f"{doubt} {self.remark}"
             return ""
         for name, found in outputs.items():
