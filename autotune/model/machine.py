@@ -55,6 +55,10 @@ class Machine:
         """Whether its registers leave room for work-groups of few work-items only."""
         return self.registers < 16384
 
+    def holds(self, registers: int) -> int:
+        """Return how many work-items with so many registers each a compute unit holds, as a power of two."""
+        return 1 << max(1, self.registers // registers).bit_length() - 1
+
 
 UNKNOWN = Machine()
 """The machine of a device of which nothing is known."""

@@ -92,6 +92,8 @@ class _Device:
     has_matrices: bool
     is_small: bool
     """Whether its registers leave room for few work-items of `own_rows` only."""
+    holds: int
+    """Work-items that a compute unit holds at least, however many registers each has."""
 
     @classmethod
     def of(cls, limits: DeviceLimits, machine: Machine) -> "_Device":
@@ -112,6 +114,7 @@ class _Device:
             integer_dot=next((name for name, fact in dots.items() if facts[fact] and not limits.is_cpu), "off"),
             has_matrices=limits.has_matrix_units,
             is_small=machine.is_small,
+            holds=machine.holds(machine.registers_most),
         )
 
 
@@ -321,7 +324,7 @@ def _own(
     """Yield a configuration that reads images, where the device has them, and the same with buffers."""
     # What is taken off the sums of a unit needs a sum for each column, which few columns are worth.
     in_half = wanted.get("is_half") == 1
-    usual = 64 if device.is_adreno and not device.is_small else 16
+    usual = min(16, device.holds // slices) if device.is_small else 64 if device.is_adreno else 16
     scaling = "sums" if whole or columns < 4 or in_half else "weights"
     for storage in ("image", "buffer") if device.is_adreno and device.has_lines else ("buffer",):
         configuration = Configuration.of(
