@@ -28,7 +28,7 @@ _SPARE = 100
 _PHONE_TILES = ((1, 4), (1, 8), (2, 4), (4, 4), (4, 8), (8, 4), (8, 8))
 """Shapes of a micro-tile (rows, columns) on phones, whose vectors have 4 elements."""
 _REGISTERS_BESIDES = 12
-"""Registers that a work-item of `microtile` needs for addresses and counters."""
+"""Registers that a work-item of `microtile` needs for other addresses and counters."""
 _CPU_TILES = ((4, 8), (6, 8), (8, 8), (4, 16), (6, 16), (8, 16), (4, 32), (6, 32), (12, 32), (4, 64), (6, 64))
 """Shapes of a micro-tile (rows, columns); some of them fit the registers of any processor."""
 _MOST_JOINED = 16
@@ -214,7 +214,7 @@ def _of_phone(start: Configuration, machine: Machine) -> Iterator[Configuration]
     if machine.image_element_bytes and start["b_storage"] == "buffer" and start["edges"] == "guard":
         storages.add("image")
     for (high, wide), storage in itertools.product(_PHONE_TILES, sorted(map(str, storages))):
-        if high * wide <= machine.outputs_most:
+        if high * wide <= machine.outputs_most and _held(high, wide, 1) <= machine.registers_most:
             tile = _changed(_within_registers(start, high, wide, machine), b_storage=storage)
             yield tile
             yield from (
@@ -225,10 +225,15 @@ def _of_phone(start: Configuration, machine: Machine) -> Iterator[Configuration]
 def _within_registers(start: Configuration, high: int, wide: int, machine: Machine) -> Configuration:
     """Return the start with another tile, and loads of A so narrow that a work-item's registers hold what it loads."""
     along_k = start.number("a_vector_width")
-    while along_k > 1 and high * wide + along_k * high + wide + _REGISTERS_BESIDES > machine.registers_most:
+    while along_k > 1 and _held(high, wide, along_k) > machine.registers_most:
         along_k //= 2
     unroll = start.number("unroll") if along_k == start.number("a_vector_width") else along_k
     return _changed(start, micro_tile_m=high, micro_tile_n=wide, a_vector_width=along_k, unroll=unroll)
+
+
+def _held(high: int, wide: int, along_k: int) -> int:
+    """Return the registers that a work-item needs: for sums, what it loads, and the addresses of its rows of A."""
+    return high * wide + along_k * high + wide + 2 * high + _REGISTERS_BESIDES
 
 
 def _rows_of_their_own(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:

@@ -47,6 +47,8 @@ _ROOMY_ADRENO = 4
 """Compute units from which an Adreno is of a generation whose kernels may use more registers: 730 and later."""
 _ROOMY_REGISTERS = 49152
 """Registers of a compute unit of most Adrenos."""
+_NARROW_REGISTERS = 64
+"""Registers of a work-item on Mali, where Mesa's compiler spills floats of more rows and columns than 1 x 4."""
 _WIDE_LANES = 16
 """float32 in a vector register from which a processor has 32 such registers."""
 
@@ -92,6 +94,8 @@ class _Device:
     has_matrices: bool
     is_small: bool
     """Whether its registers leave room for few work-items of `own_rows` only."""
+    is_narrow: bool
+    """Whether a work-item has so few registers as on Mali."""
     holds: int
     """Work-items that a compute unit holds at least, however many registers each has."""
 
@@ -114,6 +118,7 @@ class _Device:
             integer_dot=next((name for name, fact in dots.items() if facts[fact] and not limits.is_cpu), "off"),
             has_matrices=limits.has_matrix_units,
             is_small=machine.is_small,
+            is_narrow=machine.registers_most <= _NARROW_REGISTERS,
             holds=machine.holds(machine.registers_most),
         )
 
@@ -324,6 +329,9 @@ def _own(
     """Yield a configuration that reads images, where the device has them, and the same with buffers."""
     # What is taken off the sums of a unit needs a sum for each column, which few columns are worth.
     in_half = wanted.get("is_half") == 1
+    is_short = device.is_narrow and columns > 2 and not whole
+    if is_short and rows * columns > 4:
+        return
     usual = min(16, device.holds // slices) if device.is_small else 64 if device.is_adreno else 16
     scaling = "sums" if whole or columns < 4 or in_half else "weights"
     for storage in ("image", "buffer") if device.is_adreno and device.has_lines else ("buffer",):
@@ -333,6 +341,10 @@ def _own(
             scaling=scaling, run_type="float16" if in_half else "float32", wave_size="any",
             **_arithmetic(device, whole, "magic"),
         )  # fmt: skip
+        if is_short:  # 32 bytes read at once leave too few
+            yield Configuration.of("own_rows", **{**dict(configuration.values), "packed_words": 1}), {
+                **wanted, "is_byte": 1,
+            }  # fmt: skip
         yield configuration, wanted
 
 
