@@ -213,9 +213,11 @@ def _of_phone(start: Configuration, machine: Machine) -> Iterator[Configuration]
     storages: set[Value] = {start["b_storage"]}
     if machine.image_element_bytes and start["b_storage"] == "buffer" and start["edges"] == "guard":
         storages.add("image")
-    for (high, wide), storage in itertools.product(_PHONE_TILES, sorted(map(str, storages))):
+    for (high, wide), storage in itertools.product(_PHONE_TILES, sorted(map(str, storages), reverse=True)):
         if high * wide <= machine.outputs_most and _held(high, wide, 1) <= machine.registers_most:
             tile = _changed(_within_registers(start, high, wide, machine), b_storage=storage)
+            if storage == "image" and tile["a_vector_width"] == 1:
+                tile = _changed(tile, loads="vload")  # neither pixels nor single elements need to be aligned
             yield tile
             yield from (
                 _changed(tile, work_group_m=group, work_group_n=items // group) for group in (2, 4, 8, 16) if items
@@ -223,11 +225,12 @@ def _of_phone(start: Configuration, machine: Machine) -> Iterator[Configuration]
 
 
 def _within_registers(start: Configuration, high: int, wide: int, machine: Machine) -> Configuration:
-    """Return the start with another tile, and loads of A so narrow that a work-item's registers hold what it loads."""
-    along_k = start.number("a_vector_width")
+    """Return the start with another tile, and so few steps of k at once that registers hold what they load."""
+    along_k, unroll = start.number("a_vector_width"), start.number("unroll")
     while along_k > 1 and _held(high, wide, along_k) > machine.registers_most:
         along_k //= 2
-    unroll = start.number("unroll") if along_k == start.number("a_vector_width") else along_k
+    if _held(high, wide, unroll) > machine.registers_most:
+        unroll = along_k
     return _changed(start, micro_tile_m=high, micro_tile_n=wide, a_vector_width=along_k, unroll=unroll)
 
 
