@@ -40,6 +40,8 @@ _Listed = Iterator[tuple[Configuration, dict[str, int]]]
 _ROOMY, _MOST_HELD = 49152, 16
 """Registers of a compute unit below which a work-item of `decode` holds no more elements of the result than these: with
 32 Mesa's compiler for the Adreno 660 moves some out of registers."""
+_NARROW_REGISTERS = 64
+"""Registers of a work-item on Mali, for which Mesa's compiler spills vectors of eight."""
 _LARGE_GPU = 24
 """Compute units from which on a GPU is taken as a large one."""
 
@@ -70,6 +72,8 @@ class _Device:
     """Whether local memory is another than global memory."""
     most_held: int
     """Elements of the result that a work-item of `decode` may hold in registers."""
+    is_narrow: bool
+    """Whether a work-item has so few registers as on Mali."""
     most_items: int
     """Work-items of a work-group whose registers there are."""
 
@@ -84,6 +88,7 @@ class _Device:
             has_matrices=limits.has_matrix_units,
             has_local_memory=limits.local_memory_is_dedicated or bool(facts["has_ptx"]),
             most_held=_MOST_HELD if machine.registers < _ROOMY else MAX_LENGTH,
+            is_narrow=machine.registers_most <= _NARROW_REGISTERS,
             most_items=32 if machine.is_small else MAX_LENGTH,
             combine=LAST_GROUP + limits.ordering if limits.ordering else SECOND_LAUNCH,
         )
@@ -156,6 +161,8 @@ def _few_rows(device: _Device) -> _Listed:
             "least_keys": 64, "most_held": device.most_held,
         }  # fmt: skip
         readings = [(8, NARROW, (16, 32, 8)), (4, ANY, (16, 32, 8, 4))]  # all heads are whole vectors of eight
+        if device.is_narrow and not device.is_large:
+            del readings[0]
         if group < 128:
             readings += [(2, ANY, (16,)), (1, ANY, (16,))]
         for width, types, teams in readings:

@@ -37,6 +37,8 @@ _ALL = {
 _Listed = Iterator[tuple[Configuration, dict[str, int]]]
 _LARGE_GPU = 24
 """Compute units from which on a GPU is taken as a large one."""
+_REGISTERS_OF_OUTPUT = 6
+"""Registers that a work-item of `depthwise` needs for each output: the sum, and what is loaded for it."""
 _REGISTERS_BESIDES = 12
 """Registers that a work-item of `direct` needs for addresses and counters, besides those for pixels and filters."""
 _WINOGRAD_CHANNELS = 32
@@ -91,6 +93,8 @@ def _of_large_gpu(units: int, most_items: int) -> _Listed:
 
 def _of_phone(units: int, most_items: int, machine: Machine) -> _Listed:
     for width, pixels in product((4, 2, 1), (4, 2, 1)):
+        if width * pixels * _REGISTERS_OF_OUTPUT > machine.registers_most:
+            continue
         for group in ((most_items // 8, 8), (16, 1), (1, 1)):
             yield from _by_channels(width, (pixels,), *group)
     # Mesa's Adreno compiler fuses mad() alone.

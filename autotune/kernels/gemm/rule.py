@@ -29,6 +29,8 @@ _PHONE_TILES = ((1, 4), (1, 8), (2, 4), (4, 4), (4, 8), (8, 4), (8, 8))
 """Shapes of a micro-tile (rows, columns) on phones, whose vectors have 4 elements."""
 _REGISTERS_BESIDES = 12
 """Registers that a work-item of `microtile` needs for other addresses and counters."""
+_CONVERTED = 8
+"""Further registers where it converts the integers that it loads."""
 _CPU_TILES = ((4, 8), (6, 8), (8, 8), (4, 16), (6, 16), (8, 16), (4, 32), (6, 32), (12, 32), (4, 64), (6, 64))
 """Shapes of a micro-tile (rows, columns); some of them fit the registers of any processor."""
 _MOST_JOINED = 16
@@ -161,6 +163,8 @@ def _expand(starts: Starts, limits: DeviceLimits, constant: str) -> Candidates:
             doubt = 40 if start.algorithm == "column" else 8 if is_sure else 9
             known.setdefault(variant, numbers(variant, doubt))
     for origin, of_origin in list(known.items()):
+        if machine.outputs_most and not _may_convert(origin, machine):
+            continue
         for variant in _of_other_modes(origin):
             known.setdefault(variant, numbers(variant, of_origin["doubt"], _SPARE))
     return known
@@ -232,6 +236,14 @@ def _within_registers(start: Configuration, high: int, wide: int, machine: Machi
     if _held(high, wide, unroll) > machine.registers_most:
         unroll = along_k
     return _changed(start, micro_tile_m=high, micro_tile_n=wide, a_vector_width=along_k, unroll=unroll)
+
+
+def _may_convert(configuration: Configuration, machine: Machine) -> bool:
+    """Return whether a work-item has registers left to convert the integers that it loads."""
+    if configuration.algorithm != "microtile":
+        return True
+    high, wide, along_k = map(configuration.number, ("micro_tile_m", "micro_tile_n", "a_vector_width"))
+    return _held(high, wide, along_k) + _CONVERTED <= machine.registers_most
 
 
 def _held(high: int, wide: int, along_k: int) -> int:

@@ -22,7 +22,7 @@ _IN_HALF = by_format(lambda f: int(not (f.has_zero_points or f.name in ("q4_k", 
 _IS_HEAVY = by_format(lambda f: int(f.has_zero_points or f.name in ("q4_k", "q6_k", "mxfp4")))
 """Formats whose quants and scales take more work than a nibble and a scale for 32 of them."""
 _IS_SIX = by_format(lambda f: int(f.name == "q6_k"))
-"""The format of 6 bits: two rows of it take more registers than an Adreno 618 or 630 has for a work-item."""
+"""The format of 6 bits: two rows of it take more registers than a work-item of an Adreno 618 or 630, or a Mali, has."""
 ESTIMATE = Expression(
     "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and m * n <= most_outputs"
     " and is_whole != (mode != 'int8') and is_byte != (weights != 'q8_0') and is_float16 != (mode != 'float16')"
@@ -270,8 +270,10 @@ def _of_phone(device: _Device) -> _Listed:
     if device.adds_in_half:
         wanted = {"least_n": _FEW + 1, "is_whole": 0, "is_half": 1, "is_even": int(is_roomy)}
         yield from _own(device, 0, wanted, slices=1, rows=4, columns=8 if is_roomy else 4)
-    if device.is_adreno and not is_roomy:
-        yield from _own(device, 0, {"least_n": _FEW + 1, "is_whole": 0, "is_six": 1}, slices=1, rows=1, columns=4)
+    if device.is_narrow or (device.is_adreno and not is_roomy):
+        whole = int(device.is_narrow)
+        wanted = {"least_n": _FEW + 1, "is_whole": whole, "is_six": 1}
+        yield from _own(device, whole, wanted, slices=1, rows=1, columns=4)
     for columns, rows in ((8, 2), (4, 2), (4, 1)) if is_roomy else ((4, 2), (4, 1)):
         for whole in (0, 1):
             wanted = {"least_n": _FEW + 1, "is_whole": whole}
