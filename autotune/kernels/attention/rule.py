@@ -41,7 +41,7 @@ _ROOMY, _MOST_HELD = 49152, 16
 """Registers of a compute unit below which a work-item of `decode` holds no more elements of the result than these: with
 32 Mesa's compiler for the Adreno 660 moves some out of registers."""
 _NARROW_REGISTERS = 64
-"""Registers of a work-item on Mali, for which Mesa's compiler spills vectors of eight."""
+"""Registers of a work-item on Mali, for which Mesa's compiler spills parts of four keys."""
 _LARGE_GPU = 24
 """Compute units from which on a GPU is taken as a large one."""
 
@@ -156,13 +156,13 @@ def _few_rows(device: _Device) -> _Listed:
     ):  # fmt: skip
         if rows > most or group > device.most_items:
             continue
+        if device.is_narrow and not device.is_large:
+            keys = min(keys, 2)
         numbers = {
             "most_rows": rows if keys > 1 and rows < most else 16, "tile": rows, "wanted": 4 * device.compute_units,
             "least_keys": 64, "most_held": device.most_held,
         }  # fmt: skip
         readings = [(8, NARROW, (16, 32, 8)), (4, ANY, (16, 32, 8, 4))]  # all heads are whole vectors of eight
-        if device.is_narrow and not device.is_large:
-            del readings[0]
         if group < 128:
             readings += [(2, ANY, (16,)), (1, ANY, (16,))]
         for width, types, teams in readings:

@@ -37,7 +37,7 @@ _ALL = {
 _Listed = Iterator[tuple[Configuration, dict[str, int]]]
 _LARGE_GPU = 24
 """Compute units from which on a GPU is taken as a large one."""
-_REGISTERS_OF_OUTPUT = 6
+_REGISTERS_OF_OUTPUT = 9
 """Registers that a work-item of `depthwise` needs for each output: the sum, and what is loaded for it."""
 _REGISTERS_BESIDES = 12
 """Registers that a work-item of `direct` needs for addresses and counters, besides those for pixels and filters."""
