@@ -85,6 +85,14 @@ def test_the_largest_kernels_fit_the_registers_of_the_smallest_adreno() -> None:
     assert default("adreno-702", "64,1000 softmax float16", "rows").number("work_group_size") <= machine.holds(128)
 
 
+@pytest.mark.parametrize("kind", ["", " float16 constant=b", " int8", " tt"])
+def test_a_work_item_of_a_mali_holds_its_tile_and_loads_in_64_registers(kind: str) -> None:
+    for slug in ("mali-g57", "mali-g610"):
+        chosen = default(slug, f"1024,1024,1024{kind}")
+        high, wide, along_k = map(chosen.number, ("micro_tile_m", "micro_tile_n", "a_vector_width"))
+        assert high * wide + high * along_k + wide + 2 * high <= 64 - 12  # two for the address of each row of A
+
+
 def test_a_prefill_of_quantised_weights_reads_images_with_whole_waves() -> None:
     chosen = default("adreno-750", "2048,128,2048 q4_0 float16", "qgemm")
     assert (chosen.algorithm, chosen["w_storage"], chosen["work_group_m"]) == ("own_rows", "image", 64)

@@ -40,8 +40,6 @@ _Listed = Iterator[tuple[Configuration, dict[str, int]]]
 _ROOMY, _MOST_HELD = 49152, 16
 """Registers of a compute unit below which a work-item of `decode` holds no more elements of the result than these: with
 32 Mesa's compiler for the Adreno 660 moves some out of registers."""
-_NARROW_REGISTERS = 64
-"""Registers of a work-item on Mali, for which Mesa's compiler spills parts of four keys."""
 _LARGE_GPU = 24
 """Compute units from which on a GPU is taken as a large one."""
 
@@ -88,7 +86,7 @@ class _Device:
             has_matrices=limits.has_matrix_units,
             has_local_memory=limits.local_memory_is_dedicated or bool(facts["has_ptx"]),
             most_held=_MOST_HELD if machine.registers < _ROOMY else MAX_LENGTH,
-            is_narrow=machine.registers_most <= _NARROW_REGISTERS,
+            is_narrow=machine.is_narrow,
             most_items=32 if machine.is_small else MAX_LENGTH,
             combine=LAST_GROUP + limits.ordering if limits.ordering else SECOND_LAUNCH,
         )
@@ -156,8 +154,8 @@ def _few_rows(device: _Device) -> _Listed:
     ):  # fmt: skip
         if rows > most or group > device.most_items:
             continue
-        if device.is_narrow and not device.is_large:
-            keys = min(keys, 2)
+        if device.is_narrow:
+            keys = min(keys, 2)  # Mesa's compiler for Mali spills parts of four
         numbers = {
             "most_rows": rows if keys > 1 and rows < most else 16, "tile": rows, "wanted": 4 * device.compute_units,
             "least_keys": 64, "most_held": device.most_held,

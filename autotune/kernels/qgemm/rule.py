@@ -22,7 +22,7 @@ _IN_HALF = by_format(lambda f: int(not (f.has_zero_points or f.name in ("q4_k", 
 _IS_HEAVY = by_format(lambda f: int(f.has_zero_points or f.name in ("q4_k", "q6_k", "mxfp4")))
 """Formats whose quants and scales take more work than a nibble and a scale for 32 of them."""
 _IS_SIX = by_format(lambda f: int(f.name == "q6_k"))
-"""The format of 6 bits: two rows of it take more registers than a work-item of an Adreno 618 or 630, or a Mali, has."""
+"""The format of 6 bits: two rows of it take more registers than an Adreno 618 or 630 has for a work-item."""
 ESTIMATE = Expression(
     "(order + 1) * (least_m <= m and least_n <= n and n <= most_n and m * n <= most_outputs"
     " and is_whole != (mode != 'int8') and is_byte != (weights != 'q8_0') and is_float16 != (mode != 'float16')"
@@ -47,8 +47,6 @@ _ROOMY_ADRENO = 4
 """Compute units from which an Adreno is of a generation whose kernels may use more registers: 730 and later."""
 _ROOMY_REGISTERS = 49152
 """Registers of a compute unit of most Adrenos."""
-_NARROW_REGISTERS = 64
-"""Registers of a work-item on Mali, where Mesa's compiler spills floats of more rows and columns than 1 x 4."""
 _WIDE_LANES = 16
 """float32 in a vector register from which a processor has 32 such registers."""
 
@@ -118,7 +116,7 @@ class _Device:
             integer_dot=next((name for name, fact in dots.items() if facts[fact] and not limits.is_cpu), "off"),
             has_matrices=limits.has_matrix_units,
             is_small=machine.is_small,
-            is_narrow=machine.registers_most <= _NARROW_REGISTERS,
+            is_narrow=machine.is_narrow,
             holds=machine.holds(machine.registers_most),
         )
 
@@ -272,7 +270,7 @@ def _of_phone(device: _Device) -> _Listed:
         yield from _own(device, 0, wanted, slices=1, rows=4, columns=8 if is_roomy else 4)
     if device.is_narrow or (device.is_adreno and not is_roomy):
         whole = int(device.is_narrow)
-        wanted = {"least_n": _FEW + 1, "is_whole": whole, "is_six": 1}
+        wanted = {"least_n": _FEW + 1, "is_whole": whole, "is_heavy" if device.is_narrow else "is_six": 1}
         yield from _own(device, whole, wanted, slices=1, rows=1, columns=4)
     for columns, rows in ((8, 2), (4, 2), (4, 1)) if is_roomy else ((4, 2), (4, 1)):
         for whole in (0, 1):
@@ -332,7 +330,7 @@ def _own(
     # What is taken off the sums of a unit needs a sum for each column, which few columns are worth.
     in_half = wanted.get("is_half") == 1
     is_short = device.is_narrow and columns > 2 and not whole
-    if is_short and rows * columns > 4:
+    if is_short and rows * columns > 4:  # Mesa's compiler spills these
         return
     usual = min(16, device.holds // slices) if device.is_small else 64 if device.is_adreno else 16
     scaling = "sums" if whole or columns < 4 or in_half else "weights"

@@ -44,14 +44,18 @@ def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mappi
     machine = Starts(starts).machine
     group = machine.holds(_REGISTERS) if machine.is_small else 256
     has_ptx = limits.constraint_values()["has_ptx"] == 1
-    return ranked(starts, _named_by_rule(limits.is_cpu, limits.compute_units, has_ptx, group), _ALL)
+    widest = 16 if limits.is_cpu else 4 if machine.is_narrow else 8  # Mesa's compiler for Mali spills eight
+    return ranked(starts, _named_by_rule(limits.is_cpu, limits.compute_units, has_ptx, group, widest), _ALL)
 
 
 @cache
-def _named_by_rule(is_cpu: bool, compute_units: int, has_ptx: bool, group: int) -> Mapping[Configuration, _Numbers]:
+def _named_by_rule(
+    is_cpu: bool, compute_units: int, has_ptx: bool, group: int, widest: int
+) -> Mapping[Configuration, _Numbers]:
     readings: list[dict[str, Value]] = [
         {"vector_width": width, "loads": loads}
-        for width in ((16, 8, 4, 2, 1) if is_cpu else (8, 4, 2, 1))
+        for width in (16, 8, 4, 2, 1)
+        if width <= widest
         for loads in (("aligned", "vload") if width > 1 else ("vload",))
     ]
     found: dict[Configuration, _Numbers] = {}
