@@ -60,7 +60,7 @@ def _named_by_rule(
     ]
     found: dict[Configuration, _Numbers] = {}
     for reading in readings:
-        named = _of_processors(reading) if is_cpu else _of_others(reading, compute_units, has_ptx, group)
+        named = _of_processors(reading) if is_cpu else _of_others(reading, compute_units, has_ptx, group, widest)
         for configuration, numbers in named:
             found.setdefault(configuration, {**_ALL, **numbers})
     for reading in readings:  # rows too short to be shared
@@ -80,7 +80,7 @@ def _of_processors(reading: Mapping[str, Value]) -> Iterator[tuple[Configuration
 
 
 def _of_others(
-    reading: Mapping[str, Value], compute_units: int, has_ptx: bool, largest: int
+    reading: Mapping[str, Value], compute_units: int, has_ptx: bool, largest: int, widest: int
 ) -> Iterator[tuple[Configuration, _Numbers]]:
     """Yield shares of a row that fit the registers, then passes over longer ones; or a few vectors each."""
     width = int(reading["vector_width"])
@@ -97,7 +97,7 @@ def _of_others(
         yield from _joined(largest, 1, {"unroll": 2, "keep": "memory", **reading}, numbers)
     # Of neighbours, a vector of two pairs is one of four elements; NVIDIA's read eight of float16 as well.
     turns = {"turns_floats": int(width <= 2), "turns_halves": int(width <= (4 if has_ptx else 2))}
-    unrolled = (2, 1) if width <= 4 or has_ptx else (1,)
+    unrolled = (2, 1) if 2 * width <= widest or has_ptx else (1,)
     every_lanes = [lanes for lanes in (256, 128, 64, 32, 16, 8, 4) if lanes <= largest]
     in_order = product(unrolled, every_lanes) if width > 4 else ((u, lanes) for lanes in every_lanes for u in unrolled)
     for unroll, lanes in in_order:
