@@ -44,23 +44,19 @@ def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mappi
     machine = Starts(starts).machine
     group = machine.holds(_REGISTERS) if machine.is_small else 256
     has_ptx = limits.constraint_values()["has_ptx"] == 1
-    widest = 16 if limits.is_cpu else 4 if machine.is_narrow else 8  # Mesa's compiler for Mali spills eight
-    return ranked(starts, _named_by_rule(limits.is_cpu, limits.compute_units, has_ptx, group, widest), _ALL)
+    return ranked(starts, _named_by_rule(limits.is_cpu, limits.compute_units, has_ptx, group), _ALL)
 
 
 @cache
-def _named_by_rule(
-    is_cpu: bool, compute_units: int, has_ptx: bool, group: int, widest: int
-) -> Mapping[Configuration, _Numbers]:
+def _named_by_rule(is_cpu: bool, compute_units: int, has_ptx: bool, group: int) -> Mapping[Configuration, _Numbers]:
     readings: list[dict[str, Value]] = [
         {"vector_width": width, "loads": loads}
-        for width in (16, 8, 4, 2, 1)
-        if width <= widest
+        for width in ((16, 8, 4, 2, 1) if is_cpu else (8, 4, 2, 1))
         for loads in (("aligned", "vload") if width > 1 else ("vload",))
     ]
     found: dict[Configuration, _Numbers] = {}
     for reading in readings:
-        named = _of_processors(reading) if is_cpu else _of_others(reading, compute_units, has_ptx, group, widest)
+        named = _of_processors(reading) if is_cpu else _of_others(reading, compute_units, has_ptx, group)
         for configuration, numbers in named:
             found.setdefault(configuration, {**_ALL, **numbers})
     for reading in readings:  # rows too short to be shared
@@ -80,7 +76,7 @@ def _of_processors(reading: Mapping[str, Value]) -> Iterator[tuple[Configuration
 
 
 def _of_others(
-    reading: Mapping[str, Value], compute_units: int, has_ptx: bool, largest: int, widest: int
+    reading: Mapping[str, Value], compute_units: int, has_ptx: bool, largest: int
 ) -> Iterator[tuple[Configuration, _Numbers]]:
     """Yield shares of a row that fit the registers, then passes over longer ones; or a few vectors each."""
     width = int(reading["vector_width"])
@@ -97,7 +93,7 @@ def _of_others(
         yield from _joined(largest, 1, {"unroll": 2, "keep": "memory", **reading}, numbers)
     # Of neighbours, a vector of two pairs is one of four elements; NVIDIA's read eight of float16 as well.
     turns = {"turns_floats": int(width <= 2), "turns_halves": int(width <= (4 if has_ptx else 2))}
-    unrolled = (2, 1) if 2 * width <= widest or has_ptx else (1,)
+    unrolled = (2, 1) if width <= 4 or has_ptx else (1,)
     every_lanes = [lanes for lanes in (256, 128, 64, 32, 16, 8, 4) if lanes <= largest]
     in_order = product(unrolled, every_lanes) if width > 4 else ((u, lanes) for lanes in every_lanes for u in unrolled)
     for unroll, lanes in in_order:
