@@ -295,6 +295,15 @@ def robustness() -> Iterator[str]:
         f"Adreno {model}": [row for rows in found["shapes"].values() for row in rows.values()]
         for model, found in compiled.items()
     })  # fmt: skip
+    defaults = RESULTS["mesa_defaults"]
+    yield table("defaults compiled for", {
+        "defaults": of(sum, "defaults", "d"), "spill, limited or failed": of(sum, lambda row: len(row["faults"]), "d"),
+        "at full threads": of(sum, "full_threads", "d"),
+    }, {
+        name: [defaults[slug] for slug in defaults if slug.startswith(slugs)] for name, slugs in (
+            ("nine models of Adreno, 610 to 830", "adreno-"), ("Mali-G57", "mali-g57"), ("Mali-G610", "mali-g610"),
+        )
+    })  # fmt: skip
     nth = {"a": "first", "b": "second", None: "none"}
     pairs = [row for model in sorted(RESULTS["adreno_pairs"]) for row in RESULTS["adreno_pairs"][model]["rows"]]
     yield table("measured by others on a real Adreno", {

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from autotune.device.machine import machine_of
 from autotune.kernels import find_family, parse_shape
 from autotune.kernels.gemm.estimate import numbers_of
 from autotune.lookup import TuningTable
@@ -75,6 +76,21 @@ def test_a_wait_costs_as_many_multiply_adds_as_a_unit_does_meanwhile() -> None:
 def test_work_groups_are_small_where_registers_are_few(family: str, shape: str, name: str) -> None:
     few, many = (default(slug, shape, family).number(name) for slug in ("adreno-702", "adreno-730"))
     assert few <= many // 4
+
+
+def test_the_largest_kernels_fit_the_registers_of_the_smallest_adreno() -> None:
+    machine = machine_of("adreno-702", "adreno")
+    products = default("adreno-702", "2048,8,2048 q4_k", "qgemm")
+    assert products.number("work_group_m") * products.number("work_group_k") <= machine.holds(machine.registers_most)
+    assert default("adreno-702", "64,1000 softmax float16", "rows").number("work_group_size") <= machine.holds(128)
+
+
+@pytest.mark.parametrize("kind", ["", " float16 constant=b", " int8", " tt"])
+def test_a_work_item_of_a_mali_holds_its_tile_and_loads_in_64_registers(kind: str) -> None:
+    for slug in ("mali-g57", "mali-g610"):
+        chosen = default(slug, f"1024,1024,1024{kind}")
+        high, wide, along_k = map(chosen.number, ("micro_tile_m", "micro_tile_n", "a_vector_width"))
+        assert high * wide + high * along_k + wide + 2 * high <= 64 - 12  # two for the address of each row of A
 
 
 def test_a_prefill_of_quantised_weights_reads_images_with_whole_waves() -> None:

@@ -70,6 +70,8 @@ class _Device:
     """Whether local memory is another than global memory."""
     most_held: int
     """Elements of the result that a work-item of `decode` may hold in registers."""
+    is_narrow: bool
+    """Whether a work-item has so few registers as on Mali."""
     most_items: int
     """Work-items of a work-group whose registers there are."""
 
@@ -84,6 +86,7 @@ class _Device:
             has_matrices=limits.has_matrix_units,
             has_local_memory=limits.local_memory_is_dedicated or bool(facts["has_ptx"]),
             most_held=_MOST_HELD if machine.registers < _ROOMY else MAX_LENGTH,
+            is_narrow=machine.is_narrow,
             most_items=32 if machine.is_small else MAX_LENGTH,
             combine=LAST_GROUP + limits.ordering if limits.ordering else SECOND_LAUNCH,
         )
@@ -151,6 +154,8 @@ def _few_rows(device: _Device) -> _Listed:
     ):  # fmt: skip
         if rows > most or group > device.most_items:
             continue
+        if device.is_narrow:
+            keys = min(keys, 2)  # Mesa's compiler for Mali spills parts of four
         numbers = {
             "most_rows": rows if keys > 1 and rows < most else 16, "tile": rows, "wanted": 4 * device.compute_units,
             "least_keys": 64, "most_held": device.most_held,

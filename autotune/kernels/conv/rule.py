@@ -11,6 +11,7 @@ from autotune.kernels.conv.plan import BASELINE
 from autotune.kernels.conv.problem import MAX_ELEMENTS, OUT_HEIGHT, OUT_WIDTH
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
+from autotune.model.machine import Machine
 from autotune.space.expression import Expression
 from autotune.space.family import Starts, ranked
 
@@ -36,6 +37,10 @@ _ALL = {
 _Listed = Iterator[tuple[Configuration, dict[str, int]]]
 _LARGE_GPU = 24
 """Compute units from which on a GPU is taken as a large one."""
+_REGISTERS_OF_OUTPUT = 9
+"""Registers that a work-item of `depthwise` needs for each output: the sum, and what is loaded for it."""
+_REGISTERS_BESIDES = 12
+"""Registers that a work-item of `direct` needs for addresses and counters, besides those for pixels and filters."""
 _WINOGRAD_CHANNELS = 32
 """Channels and filters from which on fewer products outweigh the transforms: on PoCL, 64 took half the time."""
 
@@ -45,7 +50,7 @@ def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mappi
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
     found: dict[Configuration, dict[str, int]] = {}
     units, machine = max(limits.compute_units, 1), Starts(starts).machine
-    listed = _of_phone(units, 16 if machine.is_small else 64, min(machine.outputs_most or 32, 32))
+    listed = _of_phone(units, 16 if machine.is_small else 64, machine)
     if limits.is_cpu:
         listed = _of_processor(min(max(limits.native_vector_float32, 4), 16))
     elif limits.constraint_values()["has_ptx"] == 1 or units >= _LARGE_GPU:
@@ -83,14 +88,22 @@ def _of_large_gpu(units: int, most_items: int) -> _Listed:
             yield from _by_channels(width, (pixels,), *group)
     yield from _of_squares("local", (4, 2, 1), (16, 8), [(16, 16, 4, 4, 4), (8, 16, 4, 4, 4), (8, 8, 4, 4, 4)])
     yield from _by_tiles(units)
-    yield from _by_registers(units, most_items, 32, "operator")
+    yield from _by_registers(units, most_items, "operator")
 
 
-def _of_phone(units: int, most_items: int, most_outputs: int) -> _Listed:
+def _of_phone(units: int, most_items: int, machine: Machine) -> _Listed:
     for width, pixels in product((4, 2, 1), (4, 2, 1)):
+        if width * pixels * _REGISTERS_OF_OUTPUT > machine.registers_most:
+            continue
         for group in ((most_items // 8, 8), (16, 1), (1, 1)):
             yield from _by_channels(width, (pixels,), *group)
-    yield from _by_registers(units, most_items, most_outputs, "mad")  # Mesa's Adreno compiler fuses mad() alone
+    # Mesa's Adreno compiler fuses mad() alone.
+    for configuration, numbers in _by_registers(units, most_items, "mad"):
+        pixels, filters, channels = map(configuration.number, ("tile_p", "tile_f", "channel_vector"))
+        # Of a pixel, what was loaded, its place, and whether it is inside.
+        held = pixels * (filters + channels + 8) + filters + _REGISTERS_BESIDES
+        if pixels * filters <= (machine.outputs_most or MAX_ELEMENTS) and held <= machine.registers_most:
+            yield configuration, numbers
 
 
 def _by_channels(width: int, pixels: tuple[int, ...], group_p: int, group_f: int) -> _Listed:
@@ -147,15 +160,13 @@ def _by_tiles(units: int) -> _Listed:
             yield configuration, {**numbers, "layouts": layouts}
 
 
-def _by_registers(units: int, most_items: int, most_outputs: int, multiply_add: str) -> _Listed:
+def _by_registers(units: int, most_items: int, multiply_add: str) -> _Listed:
     """Yield tiles in registers, as many outputs as leave tiles for all compute units, of pixels of four channels."""
     readings = (
         (QUADS, "image_view", 4, "vload"), (QUADS, "buffer", 4, "vload"), (ROWS, "buffer", 4, "aligned"),
         (ROWS, "buffer", 2, "aligned"), (ANY, "buffer", 1, "vload"),
     )  # fmt: skip
     for (pixels, filters), (layouts, storage, channels, loads) in product(((4, 8), (4, 4), (2, 4), (1, 4)), readings):
-        if pixels * filters > most_outputs:
-            continue
         numbers = {
             "layouts": layouts, "tile_pixels": pixels, "tile_filters": filters, "least_filters": filters // 2 + 1,
             "wanted": 2 * most_items * units if pixels * filters > 8 else 0,

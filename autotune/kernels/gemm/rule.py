@@ -28,7 +28,9 @@ _SPARE = 100
 _PHONE_TILES = ((1, 4), (1, 8), (2, 4), (4, 4), (4, 8), (8, 4), (8, 8))
 """Shapes of a micro-tile (rows, columns) on phones, whose vectors have 4 elements."""
 _REGISTERS_BESIDES = 12
-"""Registers that a work-item of `microtile` needs for addresses and counters."""
+"""Registers that a work-item of `microtile` needs for other addresses and counters."""
+_CONVERTED = 8
+"""Further registers where it converts the integers that it loads."""
 _CPU_TILES = ((4, 8), (6, 8), (8, 8), (4, 16), (6, 16), (8, 16), (4, 32), (6, 32), (12, 32), (4, 64), (6, 64))
 """Shapes of a micro-tile (rows, columns); some of them fit the registers of any processor."""
 _MOST_JOINED = 16
@@ -161,6 +163,8 @@ def _expand(starts: Starts, limits: DeviceLimits, constant: str) -> Candidates:
             doubt = 40 if start.algorithm == "column" else 8 if is_sure else 9
             known.setdefault(variant, numbers(variant, doubt))
     for origin, of_origin in list(known.items()):
+        if machine.outputs_most and not _may_convert(origin, machine):
+            continue
         for variant in _of_other_modes(origin):
             known.setdefault(variant, numbers(variant, of_origin["doubt"], _SPARE))
     return known
@@ -213,9 +217,11 @@ def _of_phone(start: Configuration, machine: Machine) -> Iterator[Configuration]
     storages: set[Value] = {start["b_storage"]}
     if machine.image_element_bytes and start["b_storage"] == "buffer" and start["edges"] == "guard":
         storages.add("image")
-    for (high, wide), storage in itertools.product(_PHONE_TILES, sorted(map(str, storages))):
-        if high * wide <= machine.outputs_most:
+    for (high, wide), storage in itertools.product(_PHONE_TILES, sorted(map(str, storages), reverse=True)):
+        if high * wide <= machine.outputs_most and _held(high, wide, 1) <= machine.registers_most:
             tile = _changed(_within_registers(start, high, wide, machine), b_storage=storage)
+            if storage == "image" and tile["a_vector_width"] == 1:
+                tile = _changed(tile, loads="vload")  # neither pixels nor single elements need to be aligned
             yield tile
             yield from (
                 _changed(tile, work_group_m=group, work_group_n=items // group) for group in (2, 4, 8, 16) if items
@@ -223,12 +229,26 @@ def _of_phone(start: Configuration, machine: Machine) -> Iterator[Configuration]
 
 
 def _within_registers(start: Configuration, high: int, wide: int, machine: Machine) -> Configuration:
-    """Return the start with another tile, and loads of A so narrow that a work-item's registers hold what it loads."""
-    along_k = start.number("a_vector_width")
-    while along_k > 1 and high * wide + along_k * high + wide + _REGISTERS_BESIDES > machine.registers_most:
+    """Return the start with another tile, and so few steps of k at once that registers hold what they load."""
+    along_k, unroll = start.number("a_vector_width"), start.number("unroll")
+    while along_k > 1 and _held(high, wide, along_k) > machine.registers_most:
         along_k //= 2
-    unroll = start.number("unroll") if along_k == start.number("a_vector_width") else along_k
+    if _held(high, wide, unroll) > machine.registers_most:
+        unroll = along_k
     return _changed(start, micro_tile_m=high, micro_tile_n=wide, a_vector_width=along_k, unroll=unroll)
+
+
+def _may_convert(configuration: Configuration, machine: Machine) -> bool:
+    """Return whether a work-item has registers left to convert the integers that it loads."""
+    if configuration.algorithm != "microtile":
+        return True
+    high, wide, along_k = map(configuration.number, ("micro_tile_m", "micro_tile_n", "a_vector_width"))
+    return _held(high, wide, along_k) + _CONVERTED <= machine.registers_most
+
+
+def _held(high: int, wide: int, along_k: int) -> int:
+    """Return the registers that a work-item needs: for sums, what it loads, and the addresses of its rows of A."""
+    return high * wide + along_k * high + wide + 2 * high + _REGISTERS_BESIDES
 
 
 def _rows_of_their_own(start: Configuration, limits: DeviceLimits) -> Iterator[Configuration]:

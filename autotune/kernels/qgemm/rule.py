@@ -92,6 +92,10 @@ class _Device:
     has_matrices: bool
     is_small: bool
     """Whether its registers leave room for few work-items of `own_rows` only."""
+    is_narrow: bool
+    """Whether a work-item has so few registers as on Mali."""
+    holds: int
+    """Work-items that a compute unit holds at least, however many registers each has."""
 
     @classmethod
     def of(cls, limits: DeviceLimits, machine: Machine) -> "_Device":
@@ -112,6 +116,8 @@ class _Device:
             integer_dot=next((name for name, fact in dots.items() if facts[fact] and not limits.is_cpu), "off"),
             has_matrices=limits.has_matrix_units,
             is_small=machine.is_small,
+            is_narrow=machine.is_narrow,
+            holds=machine.holds(machine.registers_most),
         )
 
 
@@ -265,8 +271,10 @@ def _of_phone(device: _Device) -> _Listed:
     if device.adds_in_half:
         wanted = {"least_n": _FEW + 1, "is_whole": 0, "is_half": 1, "is_even": int(is_roomy)}
         yield from _own(device, 0, wanted, slices=1, rows=4, columns=8 if is_roomy else 4)
-    if device.is_adreno and not is_roomy:
-        yield from _own(device, 0, {"least_n": _FEW + 1, "is_whole": 0, "is_six": 1}, slices=1, rows=1, columns=4)
+    if device.is_narrow or (device.is_adreno and not is_roomy):
+        whole = int(device.is_narrow)
+        wanted = {"least_n": _FEW + 1, "is_whole": whole, "is_heavy" if device.is_narrow else "is_six": 1}
+        yield from _own(device, whole, wanted, slices=1, rows=1, columns=4)
     for columns, rows in ((8, 2), (4, 2), (4, 1)) if is_roomy else ((4, 2), (4, 1)):
         for whole in (0, 1):
             wanted = {"least_n": _FEW + 1, "is_whole": whole}
@@ -324,7 +332,10 @@ def _own(
     """Yield a configuration that reads images, where the device has them, and the same with buffers."""
     # What is taken off the sums of a unit needs a sum for each column, which few columns are worth.
     in_half = wanted.get("is_half") == 1
-    usual = 64 if device.is_adreno and not device.is_small else 16
+    is_short = device.is_narrow and columns > 2 and not whole
+    if is_short and rows * columns > 4:  # Mesa's compiler spills these
+        return
+    usual = min(16, device.holds // slices) if device.is_small else 64 if device.is_adreno else 16
     scaling = "sums" if whole or columns < 4 or in_half else "weights"
     for storage in ("image", "buffer") if device.is_adreno and device.has_lines else ("buffer",):
         configuration = Configuration.of(
@@ -333,6 +344,10 @@ def _own(
             scaling=scaling, run_type="float16" if in_half else "float32", wave_size="any",
             **_arithmetic(device, whole, "magic"),
         )  # fmt: skip
+        if is_short:  # 32 bytes read at once leave too few
+            yield Configuration.of("own_rows", **{**dict(configuration.values), "packed_words": 1}), {
+                **wanted, "is_byte": 1,
+            }  # fmt: skip
         yield configuration, wanted
 
 

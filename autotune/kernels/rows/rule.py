@@ -14,6 +14,8 @@ from autotune.model.device import DeviceLimits
 from autotune.space.expression import Expression
 from autotune.space.family import Starts, ranked
 
+_REGISTERS = 128
+"""Most registers that a work-item needs."""
 JOINED, SPREAD, ANY = range(3)
 """Kinds of operations: whose rows are joined; that need nothing of the rest of a row; any."""
 
@@ -39,7 +41,8 @@ _Numbers = dict[str, int]
 @cache
 def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mapping[Configuration, Mapping[str, int]]:
     """Return the starts and all of the rule's configurations, each with the numbers that `ESTIMATE` needs."""
-    group = 64 if Starts(starts).machine.is_small else 256
+    machine = Starts(starts).machine
+    group = machine.holds(_REGISTERS) if machine.is_small else 256
     has_ptx = limits.constraint_values()["has_ptx"] == 1
     return ranked(starts, _named_by_rule(limits.is_cpu, limits.compute_units, has_ptx, group), _ALL)
 
