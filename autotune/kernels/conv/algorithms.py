@@ -1,6 +1,8 @@
 """The algorithms of convolution with their parameters and constraints."""
 
+from autotune.kernels.combination import COMBINE, HAS_ORDERING, SECOND_LAUNCH
 from autotune.kernels.conv.problem import IS_DEPTHWISE, MAX_ELEMENTS, OUT_HEIGHT, OUT_WIDTH
+from autotune.kernels.matrix_units import FEATURES, ITEMS, SUB_GROUPS_TILE
 from autotune.space.family import Algorithm, Constraint, constraint, features, parameter
 
 _POSITIONS = f"(batch * ({OUT_HEIGHT}) * ({OUT_WIDTH}))"
@@ -155,14 +157,43 @@ _TILES_FIT = (
 _COPIES_SHORT = "tile_p * tile_k <= 32 * work_group_f * load_width and tile_f * tile_k <= 64 * work_group_p"
 _LONG_COPIES = "a work-item would copy too much of each tile"
 
+_SPLIT = (
+    parameter("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 32), "work-groups that share the products of a tile", neutral=1),
+    COMBINE,
+)
+
+
+def _splits(tile_p: str, tile_f: str) -> tuple[Constraint, ...]:
+    """Return the constraints on the work-groups that share the products of a tile; the last to finish joins them."""
+    steps = f"(kernel_height * kernel_width * ceil_div({_OWN_CHANNELS}, tile_k))"
+    tiles = f"(ceil_div({_POSITIONS}, {tile_p}) * ceil_div({_OWN}, {tile_f}) * groups)"
+    return (
+        HAS_ORDERING,
+        constraint(
+            "parts_to_combine", f"split_k == 1 if combine == '{SECOND_LAUNCH}' else split_k > 1",
+            "the last work-group joins the parts, if there are any",
+        ),
+        constraint(
+            "split_leaves_work",
+            f"split_k == 1 or ({steps} >= 2 * split_k and {tiles} * {tile_p} * {tile_f} * split_k <= {2**25})",
+            "each part has at least two steps, and all parts fit 128 MiB",
+        ),
+        constraint(
+            "split_fills_device", f"split_k == 1 or {tiles} * split_k <= 16 * compute_units",
+            "there are enough work-groups without splitting",
+        ),
+    )  # fmt: skip
+
+
 _IMPLICIT = Algorithm(
     name="implicit",
     meaning="tiles of pixels and filters per work-group, through local memory; no matrix of windows is written",
-    parameters=(*_TILED, _LOADS, _MULTIPLY_ADD),
+    parameters=(*_TILED, _LOADS, _MULTIPLY_ADD, *_SPLIT),
     constraints=(
         *_TILES_FIT,
         constraint("copies_stay_short", _COPIES_SHORT, _LONG_COPIES),
         _NOT_DEPTHWISE,
+        *_splits(_TILE_P, _TILE_F),
         constraint(
             "tiles_fit_local_memory",
             f"4 * (tile_k * ({_TILE_P} + 1 + {_TILE_F}) + 3 * {_TILE_P} + 16) <= local_memory_bytes",
@@ -181,6 +212,41 @@ _IMPLICIT = Algorithm(
         ),
     ),
     features=_FEATURES,
+)  # fmt: skip
+
+_MATRIX_TILE = Algorithm(
+    name="matrix_tile",
+    meaning="the implicit product of float16 by matrix units, its tiles in local memory",
+    parameters=(
+        parameter("macro_tile_m", (32, 64, 128), "pixels a work-group computes"),
+        parameter("macro_tile_n", (32, 64, 128), "filters a work-group computes"),
+        parameter("sub_group_tile_m", (16, 32, 64), "pixels a sub-group computes"),
+        parameter("sub_group_tile_n", (16, 32, 64), "filters a sub-group computes"),
+        parameter("tile_k", (16, 32, 64), "channels of the tiles in local memory"),
+        parameter("stages", (2, 3, 4), "tiles in local memory at once; all but one are fetched ahead"),
+        *_SPLIT,
+    ),
+    constraints=(
+        constraint(
+            "has_matrix_units",
+            f"has_matrix_units == 1 and mode == 'float16' and layout == 'nhwc' and {_OWN_CHANNELS} % 8 == 0",
+            "the device has no matrix units for these numbers, or channels are not copied by 16 bytes",
+        ),
+        *SUB_GROUPS_TILE,
+        constraint(
+            "even_share", f"macro_tile_m * tile_k % (8 * max({ITEMS}, 1)) == 0 and macro_tile_n * tile_k %"
+            f" (8 * max({ITEMS}, 1)) == 0", "every work-item copies equally much of pixels and of weights",
+        ),
+        constraint(
+            "tiles_fit_local_memory", "2 * stages * tile_k * (macro_tile_m + macro_tile_n) + 128 <="
+            " max(local_memory_bytes, declared_local_memory_bytes)", "the tiles exceed local memory",
+        ),
+        constraint("pixels_to_do", f"macro_tile_m < 2 * {_POSITIONS} or macro_tile_m == 32", "most pixels do not exist"),
+        constraint("filters_to_do", f"macro_tile_n < 2 * {_OWN} or macro_tile_n == 32", "most filters do not exist"),
+        constraint("channels_to_do", f"tile_k < 2 * {_OWN_CHANNELS} or tile_k == 16", "most channels do not exist"),
+        *_splits("macro_tile_m", "macro_tile_n"),
+    ),
+    features=FEATURES,
 )  # fmt: skip
 
 _SIDE = "(output_side + 2)"
@@ -287,4 +353,4 @@ _DEPTHWISE = Algorithm(
     features=features("work_group_p * work_group_f", "tile_p * vector_width"),
 )  # fmt: skip
 
-ALGORITHMS = (_NAIVE, _DIRECT, _IMPLICIT, _WINOGRAD, _DEPTHWISE)
+ALGORITHMS = (_NAIVE, _DIRECT, _IMPLICIT, _MATRIX_TILE, _WINOGRAD, _DEPTHWISE)

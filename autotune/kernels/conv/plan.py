@@ -1,5 +1,6 @@
 """The plans of convolution: packing weights, an image of the input if asked for, and the convolution."""
 
+from autotune.kernels.combination import COUNTERS, SECOND_LAUNCH, standards
 from autotune.kernels.conv.problem import (
     DTYPES,
     INPUT_ELEMENTS,
@@ -9,6 +10,7 @@ from autotune.kernels.conv.problem import (
     OUTPUT_ELEMENTS,
     WEIGHT_ELEMENTS,
 )
+from autotune.kernels.matrix_units import ITEMS
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Role
 from autotune.model.problem import NUMBER_TYPES
@@ -18,6 +20,7 @@ from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormul
 BASELINE = Configuration.of("naive", work_group_size=0)
 
 _DTYPE = by_value("mode", DTYPES)
+_SUM = by_value("mode", {"float16-acc16": "float16", "": "float32"})
 _STEPS = by_value("steps", {"float16": "float16", "float32": "float32"})
 _PACKED = f"({_STEPS}) if in_squares else ({_DTYPE})"
 _RESULT = """'bias' if bias == 'bias' else 'output', 'residual' if residual == 'residual' else 'output', 'output',
@@ -28,14 +31,14 @@ _SIZES = """batch, height, width, channels, filters, out_height, out_width, kern
 _ARGUMENTS = f"'image' if in_image else 'input', 'packed', {_RESULT}, {_SIZES}"
 
 PACKING = (
-    "0 if algorithm == 'naive' else (((block_f * 64 + (step_c if in_tiles else channel_vector)) * 8"
+    "0 if algorithm == 'naive' else (((block_f * 128 + (step_c if in_tiles else channel_vector)) * 8"
     " + (output_side if in_squares else 0)) * 2 + (1 if by_rows else 0)) * 2 + (1 if steps == 'float16' else 0)"
 )
-"""How a configuration packs weights, as a number: tiles have up to 128 filters and steps of up to 32 channels."""
+"""How a configuration packs weights, as a number: tiles have up to 128 filters and steps of up to 64 channels."""
 
-_GROUP = "work_group_f if filters_first else work_group_p, work_group_p if filters_first else work_group_f"
-_GROUPED = """work_group_f * groups_f if filters_first else work_group_p * groups_p,
-    work_group_p * groups_p if filters_first else work_group_f * groups_f"""
+_GROUP = "work_group_f if filters_first else items_p, items_p if filters_first else work_group_f, 1"
+_GROUPED = """work_group_f * groups_f if filters_first else items_p * groups_p,
+    items_p * groups_p if filters_first else work_group_f * groups_f"""
 
 
 def _operand(name: str, elements: str, when: str = "True") -> BufferFormula:
@@ -44,6 +47,13 @@ def _operand(name: str, elements: str, when: str = "True") -> BufferFormula:
 
 def _scratch(name: str, dtype: str, elements: str, when: str) -> BufferFormula:
     return BufferFormula(name=name, role=Role.SCRATCH, dtype=dtype, elements=elements, when=when)
+
+
+def _product(when: str, parts: str) -> LaunchFormula:
+    return LaunchFormula(
+        kernel="conv", global_size=f"{_GROUPED}, split_k", local_size=_GROUP,
+        arguments=f"{_ARGUMENTS}, blocks_of_group{parts}", when=f"packs and not in_squares and {when}",
+    )  # fmt: skip
 
 
 _WINDOW = "(kernel_height if kernel_height == kernel_width and kernel_width in (1, 3, 5) else 0)"
@@ -56,6 +66,7 @@ _FLAGS = {
     "ragged_channels": (
         "filters % vector_f != 0 and layout == 'nhwc' if by_channels else own_channels % step_c != 0", "", 2,
     ),
+    "aligned_filters": ("layout == 'nhwc' and own % put_width == 0", "", 2),
     "step": (
         "stride_x if algorithm == 'depthwise' and stride_x <= 2 and dilation_x == 1 and direction == 'plain' else 0",
         "", 3,
@@ -69,7 +80,8 @@ PLAN = PlanFormula(
     absent={
         **dict.fromkeys(("tile_p", "tile_f", "tile_k", "vector_width", "channel_vector", "unroll"), 1),
         **dict.fromkeys(("output_side", "transform_width", "work_group_p", "work_group_f", "work_group_size"), 1),
-        "steps": "float32", "input_storage": "buffer", "weights_storage": "buffer", "first": "pixels",
+        **dict.fromkeys(("macro_tile_m", "macro_tile_n", "sub_group_tile_m", "sub_group_tile_n", "split_k"), 1),
+        "combine": SECOND_LAUNCH, "steps": "float32", "input_storage": "buffer", "weights_storage": "buffer", "first": "pixels",
     },
     names={
         "out_height": OUT_HEIGHT,
@@ -78,7 +90,8 @@ PLAN = PlanFormula(
         "in_image": "input_storage != 'buffer'",
         "by_channels": "algorithm == 'depthwise'",
         "in_squares": "algorithm == 'winograd'",
-        "in_tiles": "algorithm in ('implicit', 'winograd')",
+        "by_matrices": "algorithm == 'matrix_tile'",
+        "in_tiles": "algorithm in ('implicit', 'winograd') or by_matrices",
         "packs": "algorithm != 'naive'",
         "in_pixel": "ceil_div(channels, 4)",
         # Filters and channels of a group; those that fill the last four of nc4hw4 are written by the last group.
@@ -89,8 +102,9 @@ PLAN = PlanFormula(
         # Of packed weights: filters of a block, channels.
         "step_c": "max(tile_k, transform_width) if in_tiles else channel_vector * unroll",
         "vector_f": "1 if layout == 'nchw' else vector_width",
-        "block_f": "vector_f if by_channels else tile_f * work_group_f if in_tiles else tile_f",
-        "block_p": "tile_p * work_group_p if in_tiles else tile_p",
+        "put_width": "2 if by_matrices else transform_width if in_squares else vector_f",
+        "block_f": "vector_f if by_channels else macro_tile_n * tile_f * (work_group_f if in_tiles else 1)",
+        "block_p": "macro_tile_m * tile_p * (work_group_p if in_tiles else 1)",
         "blocks_of_group": "ceil_div(own_stored, block_f)",
         "blocks": "blocks_of_group * own_groups",
         "packed_filters": "blocks * block_f",
@@ -102,7 +116,8 @@ PLAN = PlanFormula(
         "columns": "ceil_div(out_width, output_side)",
         "square_count": "batch * rows * columns",
         "all_filters": "round_up(packed_filters, transform_width)",
-        # Work-groups along pixels and filters.
+        # Work-groups along pixels and filters, and work-items.
+        "items_p": f"{ITEMS} if by_matrices else work_group_p",
         "row_tiles": "ceil_div(out_width, tile_p * (vector_width if layout == 'nchw' else 1))",
         "places": "square_count if in_squares else positions",
         "across": "batch * out_height * row_tiles if by_channels else ceil_div(places, block_p)",
@@ -126,6 +141,8 @@ PLAN = PlanFormula(
             name="image", role=Role.VIEW, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
             view_of="input", row_pitch="4 * width", when="input_storage == 'image_view'",
         ),
+        _scratch("c_parts", _SUM, "split_k * groups_p * groups_f * block_p * block_f", "split_k > 1"),
+        BufferFormula(elements="groups_p * groups_f", when="split_k > 1", **COUNTERS),
         _scratch("squares", _STEPS, "taps * square_count * all_channels", "in_squares"),
         _scratch("products", "'float32'", "taps * square_count * all_filters", "in_squares"),
     ),
@@ -149,17 +166,15 @@ PLAN = PlanFormula(
             kernel="to_image", global_size="width, height, batch * in_pixel",
             arguments="'input', 'image', height, width, channels", when="input_storage == 'image'",
         ),
-        LaunchFormula(
-            kernel="conv", global_size=_GROUPED, local_size=_GROUP, arguments=f"{_ARGUMENTS}, blocks_of_group",
-            when="packs and not in_squares",
-        ),
+        _product("split_k == 1", ""),
+        _product("split_k > 1", ", 'c_parts', 'counters'"),
         LaunchFormula(
             kernel="transform_input", global_size=f"all_channels // transform_width, {divisible('square_count')}",
             arguments="'input', 'squares', square_count, rows, columns, height, width, channels, pad_top, pad_left,"
             " all_channels", when="in_squares",
         ),
         LaunchFormula(
-            kernel="multiply", global_size=f"{_GROUPED}, taps", local_size=f"{_GROUP}, 1",
+            kernel="multiply", global_size=f"{_GROUPED}, taps", local_size=_GROUP,
             arguments="'squares', 'packed', 'products', square_count, blocks, all_channels, all_filters",
             when="in_squares",
         ),
@@ -171,6 +186,7 @@ PLAN = PlanFormula(
         ),
     ),
     scalars={"slope": 0.125},
+    build_options=standards(),
     template_values={
         **{name: name for name in ("layout", "direction", "bias", "residual", "activation", *_FLAGS)},
         "stored_type": by_value("mode", {mode: NUMBER_TYPES[dtype].in_c for mode, dtype in DTYPES.items()}),

@@ -64,8 +64,8 @@ _REASONS = {
     "channels % groups == 0 and filters % groups == 0": "groups must divide channels and filters",
     f"direction == 'transposed' or ({ROOM_Y} >= 0 and {ROOM_X} >= 0)": "the window is larger than the padded image",
     f"({OUT_HEIGHT}) >= 1 and ({OUT_WIDTH}) >= 1": "nothing is left of the output",
-    # Packed weights have filters in whole tiles of up to 128, and channels in whole steps of up to 32.
-    f"(filters + 128 * groups) * (channels // groups + 32) * kernel_height * kernel_width <= {MAX_ELEMENTS}":
+    # Packed weights have filters in whole tiles of up to 128, and channels in whole steps of up to 64.
+    f"(filters + 128 * groups) * (channels // groups + 64) * kernel_height * kernel_width <= {MAX_ELEMENTS}":
         "there are too many weights",
     f"batch * height * width <= {MAX_ELEMENTS} and ({INPUT_ELEMENTS}) <= {MAX_ELEMENTS}":
         f"the input has more than {MAX_ELEMENTS} elements",
