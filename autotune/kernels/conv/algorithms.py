@@ -175,8 +175,9 @@ def _splits(tile_p: str, tile_f: str) -> tuple[Constraint, ...]:
         ),
         constraint(
             "split_leaves_work",
-            f"split_k == 1 or ({steps} >= 2 * split_k and {tiles} * {tile_p} * {tile_f} * split_k <= {2**25})",
-            "each part has at least two steps, and all parts fit 128 MiB",
+            f"split_k == 1 or ({steps} >= 2 * split_k and (split_k - 1) * ceil_div({steps}, split_k) < {steps}"
+            f" and {tiles} * {tile_p} * {tile_f} * split_k <= {2**25})",
+            "every part has steps, at least two on average, and all fit 128 MiB",
         ),
         constraint(
             "split_fills_device", f"split_k == 1 or {tiles} * split_k <= 16 * compute_units",
