@@ -114,9 +114,10 @@ class TestConfigurations:
     @pytest.mark.parametrize(
         ("device", "text", "algorithm", "values"),
         [
-            ("large", "1,56,56,64,64,3x3 pad=1", "winograd", {"product": "local"}),
+            ("large", "1,64,64,320,320,3x3 pad=1", "winograd", {"product": "local"}),
+            ("large", "1,7,7,512,512,3x3 pad=1", "implicit", {"load_width": 4, "combine": "last_group_ptx"}),
             ("large", "1,56,56,64,256,1x1", "implicit", {"first": "filters", "load_width": 4}),
-            ("large", "1,112,112,32,32,3x3 groups=32 pad=1", "depthwise", {"vector_width": 4}),
+            ("large", "1,112,112,32,32,3x3 groups=32 pad=1", "depthwise", {"vector_width": 2}),
             ("phone", "1,56,56,64,64,3x3 pad=1 layout=nc4hw4", "direct", {"channel_vector": 4, "multiply_add": "mad"}),
             ("processor", "1,56,56,64,64,3x3 pad=1", "winograd", {"product": "registers"}),
             ("processor", "1,56,56,64,64,3x3 pad=1 stride=2", "direct", {"work_group_p": 1}),

@@ -39,7 +39,23 @@ def test_a_convolution_by_matrix_units_is_right(pocl: Device, shape: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["1,9,9,16,16,3x3", "1,9,9,12,16,3x3 float16", "1,9,9,16,16,3x3 float16 layout=nchw", "1,9,9,16,16,3x3 groups=4 float16"]
+    ("text", "parts"),
+    [("1,56,56,64,64,1x1", 1), ("1,7,7,512,512,3x3 pad=1 bias", 4), ("8,56,56,64,64,3x3 pad=1", 1)],
 )
+def test_the_rule_takes_matrix_units_where_there_are_any(text: str, parts: int) -> None:
+    problem = ConvProblem.parse(f"{text} float16")
+    chosen = FAMILY.default(problem, LIMITS, ())
+    assert chosen.algorithm == "matrix_tile" and chosen.number("split_k") == parts
+    without = replace(LIMITS, has_matrix_units=False)
+    assert FAMILY.default(problem, without, ()).algorithm in ("implicit", "winograd")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1,9,9,16,16,3x3", "1,9,9,12,16,3x3 float16", "1,9,9,16,16,3x3 float16 layout=nchw",
+        "1,9,9,16,16,3x3 groups=4 float16",
+    ],
+)  # fmt: skip
 def test_only_channels_by_16_bytes_in_float16(text: str) -> None:
     assert not len(SearchSpace(FAMILY, ConvProblem.parse(text), LIMITS, algorithms=["matrix_tile"]))

@@ -242,7 +242,7 @@ _MATRIX_TILE = Algorithm(
             "tiles_fit_local_memory", "2 * stages * tile_k * (macro_tile_m + macro_tile_n) + 128 <="
             " max(local_memory_bytes, declared_local_memory_bytes)", "the tiles exceed local memory",
         ),
-        constraint("pixels_to_do", f"macro_tile_m < 2 * {_POSITIONS} or macro_tile_m == 32", "most pixels do not exist"),
+        constraint("pixels_to_do", f"macro_tile_m < 2 * {_POSITIONS} or macro_tile_m == 32", "most would not exist"),
         constraint("filters_to_do", f"macro_tile_n < 2 * {_OWN} or macro_tile_n == 32", "most filters do not exist"),
         constraint("channels_to_do", f"tile_k < 2 * {_OWN_CHANNELS} or tile_k == 16", "most channels do not exist"),
         *_splits("macro_tile_m", "macro_tile_n"),

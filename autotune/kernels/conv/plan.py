@@ -81,7 +81,8 @@ PLAN = PlanFormula(
         **dict.fromkeys(("tile_p", "tile_f", "tile_k", "vector_width", "channel_vector", "unroll"), 1),
         **dict.fromkeys(("output_side", "transform_width", "work_group_p", "work_group_f", "work_group_size"), 1),
         **dict.fromkeys(("macro_tile_m", "macro_tile_n", "sub_group_tile_m", "sub_group_tile_n", "split_k"), 1),
-        "combine": SECOND_LAUNCH, "steps": "float32", "input_storage": "buffer", "weights_storage": "buffer", "first": "pixels",
+        **dict.fromkeys(("input_storage", "weights_storage"), "buffer"),
+        "combine": SECOND_LAUNCH, "steps": "float32", "first": "pixels",
     },
     names={
         "out_height": OUT_HEIGHT,
