@@ -134,14 +134,10 @@ PLAN = PlanFormula(
         _operand("residual", OUTPUT_ELEMENTS, "residual == 'residual'"),
         BufferFormula(name="output", role=Role.OUTPUT, dtype=_DTYPE, elements=OUTPUT_ELEMENTS),
         _scratch("packed", _PACKED, "taps * packed_filters * all_channels", "packs"),
-        BufferFormula(
-            name="image", role=Role.SCRATCH, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
-            when="input_storage == 'image'",
-        ),
-        BufferFormula(
-            name="image", role=Role.VIEW, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
-            view_of="input", row_pitch="4 * width", when="input_storage == 'image_view'",
-        ),
+        BufferFormula(name="image", role=Role.SCRATCH, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
+            when="input_storage == 'image'"),
+        BufferFormula(name="image", role=Role.VIEW, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
+            view_of="input", row_pitch="4 * width", when="input_storage == 'image_view'"),
         _scratch("c_parts", _SUM, "split_k * groups_p * groups_f * block_p * block_f", "split_k > 1"),
         BufferFormula(elements="groups_p * groups_f", when="split_k > 1", **COUNTERS),
         _scratch("squares", _STEPS, "taps * square_count * all_channels", "in_squares"),
@@ -154,19 +150,13 @@ PLAN = PlanFormula(
             " batch", local_size="work_group_size, 1, 1", local_when="work_group_size > 0",
             arguments=f"'input', 'weights', {_RESULT}, {_SIZES}", when="algorithm == 'naive'",
         ),
-        LaunchFormula(
-            kernel="pack", global_size="packed_filters, all_channels, taps", prepares="weights",
+        LaunchFormula(kernel="pack", global_size="packed_filters, all_channels, taps", prepares="weights",
             arguments="'weights', 'packed', block_f, blocks_of_group, own, own_channels, 1 if by_rows else 0",
-            when="packs and not in_squares",
-        ),
-        LaunchFormula(
-            kernel="transform_weights", global_size="packed_filters, all_channels", prepares="weights",
-            arguments="'weights', 'packed', filters, channels, block_f", when="in_squares",
-        ),
-        LaunchFormula(
-            kernel="to_image", global_size="width, height, batch * in_pixel",
-            arguments="'input', 'image', height, width, channels", when="input_storage == 'image'",
-        ),
+            when="packs and not in_squares"),
+        LaunchFormula(kernel="transform_weights", global_size="packed_filters, all_channels", prepares="weights",
+            arguments="'weights', 'packed', filters, channels, block_f", when="in_squares"),
+        LaunchFormula(kernel="to_image", global_size="width, height, batch * in_pixel",
+            arguments="'input', 'image', height, width, channels", when="input_storage == 'image'"),
         _product("split_k == 1", ""),
         _product("split_k > 1", ", 'c_parts', 'counters'"),
         LaunchFormula(
@@ -174,17 +164,13 @@ PLAN = PlanFormula(
             arguments="'input', 'squares', square_count, rows, columns, height, width, channels, pad_top, pad_left,"
             " all_channels", when="in_squares",
         ),
-        LaunchFormula(
-            kernel="multiply", global_size=f"{_GROUPED}, taps", local_size=_GROUP,
+        LaunchFormula(kernel="multiply", global_size=f"{_GROUPED}, taps", local_size=_GROUP,
             arguments="'squares', 'packed', 'products', square_count, blocks, all_channels, all_filters",
-            when="in_squares",
-        ),
-        LaunchFormula(
-            kernel="transform_output",
+            when="in_squares"),
+        LaunchFormula(kernel="transform_output",
             global_size=f"ceil_div(own_stored, transform_width), {divisible('square_count')}",
             arguments="'products', square_count, rows, columns, all_filters, filters, out_height, out_width,"
-            f" {_RESULT}", when="in_squares",
-        ),
+            f" {_RESULT}", when="in_squares"),
     ),
     scalars={"slope": 0.125},
     build_options=standards(),
