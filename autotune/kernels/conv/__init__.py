@@ -42,21 +42,6 @@ def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem
         )  # fmt: skip
 
 
-_C_EXPORT = CExport(
-    about="""Convolution of a batch of images, with bias, residual and activation; operands that a problem does not
-   have are NULL.""",
-    kind=tuple(WORDS),
-    words=WORDS,
-    least=LEAST,
-    conditions=CONDITIONS,
-    candidates=candidates,
-    estimate=ESTIMATE,
-    plan=PLAN,
-    packing=PACKING,
-    samples=_samples,
-)
-
-
 class Conv(BuiltInFamily):
     """The family of convolution; see the module's docstring."""
 
@@ -66,7 +51,12 @@ class Conv(BuiltInFamily):
     problem_type = ConvProblem
     algorithms = ALGORITHMS
     baseline = BASELINE
-    c_export = _C_EXPORT
+    c_export = CExport(
+        about="""Convolution of a batch of images, with bias, residual and activation; operands that a problem does not
+   have are NULL.""",
+        kind=tuple(WORDS), words=WORDS, least=LEAST, conditions=CONDITIONS, candidates=candidates, estimate=ESTIMATE,
+        plan=PLAN, packing=PACKING, samples=_samples,
+    )  # fmt: skip
     shapes_to_check = EXAMPLES
 
     def candidates(

@@ -88,28 +88,24 @@ def candidates(starts: tuple[Configuration, ...], limits: DeviceLimits) -> Mappi
 def _of_processor(lanes: int) -> _Listed:
     """Yield tiles whose sums fill the vector registers, filters in vectors as wide as these."""
     widths = [width for width in (16, 8, 4, 2, 1) if width <= lanes]
-    for width in widths:
-        yield from _by_channels(width, (8, 7, 4, 2, 1), 1, 1)
+    for width, pixels in product(widths, (8, 7, 4, 2, 1)):
+        yield from _by_channels(width, pixels, 1, 1)
     tiles = [(1, 1, pixels, 2 * min(lanes, 8), min(lanes, 8)) for pixels in (8, 4, 1)]
     yield from _of_squares("registers", widths, (4, 1), tiles)
     for width in widths:
         wide = max(16, width) if width > 4 else 2 * width
         shapes = [
-            (4, 4 * width, 256),
-            (4, 2 * width, 256),
-            (6, wide, 0),
-            (4, wide, 0),
-            *((pixels, width, 0) for pixels in (6, 4, 2, 1)),
-        ]
+            (4, 4 * width, 256), (4, 2 * width, 256), (6, wide, MAX_ELEMENTS), (4, wide, MAX_ELEMENTS),
+            *((pixels, width, MAX_ELEMENTS) for pixels in (6, 4, 2, 1)),
+        ]  # fmt: skip
         for pixels, filters, products in shapes:
-            numbers = {"least_filters": filters // 2 + 1, "least_pixels": pixels}
-            numbers |= {"most_products": products or MAX_ELEMENTS}
+            numbers = {"least_filters": filters // 2 + 1, "least_pixels": pixels, "most_products": products}
             yield _direct((1, 1, pixels, filters, width), multiply_add="operator"), numbers
 
 
 def _of_large_gpu(units: int, most_items: int, limits: DeviceLimits) -> _Listed:
     for layouts, width, group_f in ((HALVES, 4, 16), (HALVES, 4, 8), (ROWS, 2, 32), (ROWS, 2, 16), (ROWS, 2, 8)):
-        for configuration, numbers in _by_channels(width, (1,), 8, group_f):
+        for configuration, numbers in _by_channels(width, 1, 8, group_f):
             yield configuration, numbers | {"layouts": max(layouts, numbers["layouts"])}
     yield from _of_rows(min(most_items, 128))
     splits = [(1, SECOND_LAUNCH)]
@@ -117,9 +113,8 @@ def _of_large_gpu(units: int, most_items: int, limits: DeviceLimits) -> _Listed:
         splits += [(parts, LAST_GROUP + limits.ordering) for parts in (2, 4, 8, 16, 3, 6, 12)]
     if limits.has_matrix_units:
         yield from _by_matrices(splits)
-    tiles = [(8, 16, 4, 4, 4), (16, 16, 2, 4, 4), (8, 8, 4, 4, 4), (8, 8, 2, 4, 4), (8, 8, 1, 4, 4)]
-    for configuration, _ in _of_squares("local", (2, 1), (16, 32, 8), tiles):
-        yield configuration, _of_winograd(configuration)
+    squares = [(8, 16, 4, 4, 4), (16, 16, 2, 4, 4), (8, 8, 4, 4, 4), (8, 8, 2, 4, 4), (8, 8, 1, 4, 4)]
+    yield from _of_squares("local", (2, 1), (16, 32, 8), squares)
     yield from _by_tiles(splits)
     for configuration, numbers in _by_registers(units, most_items, 32, "operator"):
         yield configuration, numbers | _LAST
@@ -131,41 +126,34 @@ def _of_phone(units: int, most_items: int, most_outputs: int) -> _Listed:
 
 
 def _of_rows(most_items: int) -> _Listed:
-    for width, pixels in product((4, 2, 1), (4, 2, 1)):
-        for group in ((most_items // 8, 8), (16, 1), (1, 1)):
-            yield from _by_channels(width, (pixels,), *group)
+    groups = (most_items // 8, 8), (16, 1), (1, 1)
+    for width, pixels, group in product((4, 2, 1), (4, 2, 1), groups):
+        yield from _by_channels(width, pixels, *group)
 
 
-def _by_channels(width: int, pixels: tuple[int, ...], group_p: int, group_f: int) -> _Listed:
-    """Yield depthwise configurations, of parts of rows of several lengths."""
-    for several, loads in product(pixels, ("aligned", "vload") if width > 1 else ("vload",)):
-        for first in ("filters", "pixels") if group_f > 1 else ("pixels",):
-            configuration = Configuration.of(
-                "depthwise", work_group_p=group_p, work_group_f=group_f, first=first, tile_p=several,
-                vector_width=width, loads=loads,
-            )  # fmt: skip
-            yield configuration, {"layouts": ROWS if first == "filters" else ANY, "least_width": several}
+def _by_channels(width: int, pixels: int, group_p: int, group_f: int) -> _Listed:
+    """Yield depthwise configurations, of parts of rows of so many pixels."""
+    orders = (("filters", ROWS), ("pixels", ANY)) if group_f > 1 else (("pixels", ANY),)
+    for loads, (first, layouts) in product(("aligned", "vload") if width > 1 else ("vload",), orders):
+        yield Configuration.of(
+            "depthwise", work_group_p=group_p, work_group_f=group_f, first=first, tile_p=pixels, vector_width=width,
+            loads=loads,
+        ), {"layouts": layouts, "least_width": pixels}  # fmt: skip
 
 
 _Tile = tuple[int, int, int, int, int]
 """Work-items of a work-group along pixels and filters, pixels and filters of each, and filters of a vector."""
 
 
-def _of_tile(tile: _Tile) -> dict[str, Value]:
+def _tiled(algorithm: str, tile: _Tile, **values: Value) -> Configuration:
     names = ("work_group_p", "work_group_f", "tile_p", "tile_f", "vector_width")
-    return dict(zip(names, tile, strict=True))
+    return Configuration.of(algorithm, **dict(zip(names, tile, strict=True)), **values)
 
 
-def _of_squares(memory: str, widths: Sequence[int], depths: Sequence[int], tiles: Sequence[_Tile]) -> _Listed:
-    """Yield Winograd's algorithm, for enough channels and filters."""
-    least = {"least_channels": _WINOGRAD_CHANNELS, "least_filters": _WINOGRAD_CHANNELS, "least_pixels": 128}
-    for tile, width, depth in product(tiles, widths, depths):
-        configuration = Configuration.of(
-            "winograd", output_side=4, transform_width=width, steps="float32", product=memory, **_of_tile(tile),
-            first="pixels", tile_k=depth, unroll=1 if memory == "registers" else min(depth, 4),
-            load_width=1 if memory == "registers" else 4, multiply_add="operator",
-        )  # fmt: skip
-        yield configuration, {**least, "layouts": ROWS if width > 4 else ANY}  # planes are gathered by elements
+# Fitted to event times on an H200: 3,948 of `implicit`, 179 of `winograd`, 2,553 of `matrix_tile`.
+_OF_LANES = (1480, 130, 49, 555, 1800, 6080, 1530)
+_OF_MATRICES = (790, 3, 3, 88, 3300, 12890, 1740)
+_OF_TRANSFORMS = {"fixed": 100_000, "move": 2, "side": 4, "side_taps": 36}
 
 
 def _costs(pixels: int, filters: int, depth: int, parts: int, weights: tuple[int, ...]) -> dict[str, int]:
@@ -183,18 +171,16 @@ def _costs(pixels: int, filters: int, depth: int, parts: int, weights: tuple[int
     }  # fmt: skip
 
 
-# Fitted to event times on an H200: 3,948 of `implicit`, 179 of `winograd`, 2,553 of `matrix_tile`.
-_OF_LANES = (1480, 130, 49, 555, 1800, 6080, 1530)
-_OF_MATRICES = (790, 3, 3, 88, 3300, 12890, 1740)
-_OF_TRANSFORMS = {"fixed": 100_000, "move": 2}
-
-
-def _of_winograd(configuration: Configuration) -> dict[str, int]:
-    group_p, group_f, tile_p, tile_f, depth, side = map(
-        configuration.number, ("work_group_p", "work_group_f", "tile_p", "tile_f", "tile_k", "output_side")
-    )
-    costs = _costs(group_p * tile_p, group_f * tile_f, depth, 1, _OF_LANES)
-    return {**costs, **_OF_TRANSFORMS, "side": side, "side_taps": (side + 2) ** 2}
+def _of_squares(memory: str, widths: Sequence[int], depths: Sequence[int], tiles: Sequence[_Tile]) -> _Listed:
+    """Yield Winograd's algorithm, from registers for enough channels and filters."""
+    least = {"least_channels": _WINOGRAD_CHANNELS, "least_filters": _WINOGRAD_CHANNELS, "least_pixels": 128}
+    for tile, width, depth in product(tiles, widths, depths):
+        costs = _costs(tile[0] * tile[2], tile[1] * tile[3], depth, 1, _OF_LANES) | _OF_TRANSFORMS
+        yield _tiled(
+            "winograd", tile, output_side=4, transform_width=width, steps="float32", product=memory, first="pixels",
+            tile_k=depth, unroll=1 if memory == "registers" else min(depth, 4), multiply_add="operator",
+            load_width=1 if memory == "registers" else 4,
+        ), {**(costs if memory == "local" else least), "layouts": ROWS if width > 4 else ANY}  # fmt: skip
 
 
 def _by_matrices(splits: Sequence[tuple[int, str]]) -> _Listed:
@@ -203,11 +189,10 @@ def _by_matrices(splits: Sequence[tuple[int, str]]) -> _Listed:
         (128, 128, 64, 32, 4),
     )  # fmt: skip
     for (pixels, filters, own_p, own_f, stages), depth, (parts, combine) in product(shapes, (64, 32, 16), splits):
-        configuration = Configuration.of(
+        yield Configuration.of(
             "matrix_tile", macro_tile_m=pixels, macro_tile_n=filters, sub_group_tile_m=own_p, sub_group_tile_n=own_f,
             tile_k=depth, stages=stages, split_k=parts, combine=combine,
-        )  # fmt: skip
-        yield configuration, _costs(pixels, filters, depth, parts, _OF_MATRICES) | {"layouts": HALVES, "multiple": 8}
+        ), _costs(pixels, filters, depth, parts, _OF_MATRICES) | {"layouts": HALVES, "multiple": 8}  # fmt: skip
 
 
 def _by_tiles(splits: Sequence[tuple[int, str]]) -> _Listed:
@@ -217,18 +202,16 @@ def _by_tiles(splits: Sequence[tuple[int, str]]) -> _Listed:
         (16, 16, 8, 8, 4), (16, 4, 2, 4, 4), (16, 4, 2, 2, 2), (32, 2, 2, 2, 2), (32, 1, 1, 1, 1),
     ]  # fmt: skip
     readings = (
-        (ROWS, "filters", 4, "aligned", (32, 16, 8, 4)), (QUADS, "pixels", 4, "vload", (16, 4)),
-        (ANY, "filters", 1, "vload", (16, 4, 1)),
+        (ROWS, "filters", 4, 4, "aligned", (32, 16, 8, 4), 8), (QUADS, "pixels", 4, 1, "vload", (16, 4), 4),
+        (ANY, "filters", 1, 1, "vload", (16, 4, 1), 4),
     )  # fmt: skip
-    for (layouts, first, load, loads, depths), tile in product(readings, shapes):
-        some = splits[: 8 if layouts == ROWS else 4] if tile[4] == 4 else splits[:1]
-        for depth, (parts, combine) in product(depths, some):
-            configuration = Configuration.of(
-                "implicit", **_of_tile(tile), first=first, tile_k=depth, unroll=min(depth, 4), load_width=load,
-                loads=loads, multiply_add="operator", split_k=parts, combine=combine,
-            )  # fmt: skip
+    for (layouts, first, load, multiple, loads, depths, several), tile in product(readings, shapes):
+        for depth, (parts, combine) in product(depths, splits[: several if tile[4] == 4 else 1]):
             costs = _costs(tile[0] * tile[2], tile[1] * tile[3], depth, parts, _OF_LANES)
-            yield configuration, costs | {"layouts": layouts, "multiple": load if layouts == ROWS else 1}
+            yield _tiled(
+                "implicit", tile, first=first, tile_k=depth, unroll=min(depth, 4), load_width=load, loads=loads,
+                multiply_add="operator", split_k=parts, combine=combine,
+            ), costs | {"layouts": layouts, "multiple": multiple}  # fmt: skip
 
 
 def _by_registers(units: int, most_items: int, most_outputs: int, multiply_add: str) -> _Listed:
@@ -259,4 +242,4 @@ def _direct(tile: _Tile, **values: Value) -> Configuration:
         "first": "pixels", "channel_vector": 1, "unroll": 1, "input_storage": "buffer", "weights_storage": "buffer",
         "loads": "vload",
     }  # fmt: skip
-    return Configuration.of("direct", **_of_tile(tile), **{**usual, **values})
+    return _tiled("direct", tile, **{**usual, **values})
