@@ -34,17 +34,8 @@ def _channels(width: str, has_buffer: str = "True") -> tuple[Constraint, Constra
     )  # fmt: skip
 
 
-_SUMS_FIT = constraint(
-    "sums_fit_registers", "tile_p * tile_f <= (256 if is_cpu == 1 else 64)", "the sums do not fit the registers"
-)
-_VECTORS_FILL_TILE = constraint(
-    "vectors_fill_tile", "tile_f % vector_width == 0", "the filters of a tile are not whole vectors"
-)
-_NOT_DEPTHWISE = constraint("not_depthwise", f"not {IS_DEPTHWISE}", "every filter reads one channel: see depthwise")
 _MULTIPLY_ADD = parameter("multiply_add", ("operator", "mad"), "how a product is added: a * b + c, or mad(a, b, c)")
-_LOADS = parameter(
-    "loads", ("vload", "aligned"), "vload promises the alignment of one element; aligned reads whole vectors"
-)
+_LOADS = parameter("loads", ("vload", "aligned"), "vload promises to align single elements, aligned whole vectors")
 _WORK_GROUP = (
     parameter("work_group_p", (1, 2, 4, 8, 16, 32, 64), "work-items along pixels"),
     parameter("work_group_f", (1, 2, 4, 8, 16, 32, 64), "work-items along filters"),
@@ -65,6 +56,13 @@ _FITS_DEVICE = (
     constraint("has_half_functions", "mode != 'float16-acc16' or has_half_functions == 1",
         "vectors of half and mad() of them take cl_khr_fp16"),
     _vectors_work("vector_width"),
+)  # fmt: skip
+_TILE_FITS = (
+    *_FITS_DEVICE,
+    constraint("vectors_fill_tile", "tile_f % vector_width == 0", "the filters of a tile are not whole vectors"),
+    constraint("sums_fit_registers", "tile_p * tile_f <= (256 if is_cpu == 1 else 64)",
+        "the sums do not fit the registers"),
+    constraint("not_depthwise", f"not {IS_DEPTHWISE}", "every filter reads one channel: see depthwise"),
 )  # fmt: skip
 
 _NAIVE = Algorithm(
@@ -94,11 +92,8 @@ _DIRECT = Algorithm(
         _MULTIPLY_ADD,
     ),
     constraints=(
-        *_FITS_DEVICE,
+        *_TILE_FITS,
         _vectors_work("channel_vector"),
-        _NOT_DEPTHWISE,
-        _VECTORS_FILL_TILE,
-        _SUMS_FIT,
         constraint("vectors_stay_few", f"{_PRODUCTS} <= 64", "the code grows too long"),
         constraint("code_stays_short", f"{_PRODUCTS} * channel_vector * unroll <= 256", "the code grows too long"),
         _to_do("pixels", f"tile_p < 2 * {_POSITIONS} and (work_group_p - 1) * tile_p < {_POSITIONS}"),
@@ -124,17 +119,24 @@ _TILED = (
     parameter("unroll", (1, 2, 4, 8), "channels in one pass of the inner loop"),
     parameter("load_width", (1, 2, 4), "channels of a pixel in one load"),
 )
-_TILES_FIT = (
-    *_FITS_DEVICE,
-    _vectors_work("load_width"),
-    _VECTORS_FILL_TILE,
-    _to_do("filters", f"{_TILE_F} <= 128 and {_TILE_F} < 2 * max({_OWN}, 4)"),
-    constraint("unroll_divides_tile", "tile_k % unroll == 0 and tile_k % load_width == 0", "a pass would not be whole"),
-    _SUMS_FIT,
-)
-_COPIES_SHORT = "tile_p * tile_k <= 32 * work_group_f * load_width and tile_f * tile_k <= 64 * work_group_p"
-_LONG_COPIES = "a work-item would copy too much of each tile"
 _TILES_TOO_LARGE = "the tiles exceed local memory"
+
+
+def _in_local_memory(unless: str = "False") -> tuple[Constraint, ...]:
+    """Return the constraints on tiles in local memory, and, unless there are none, on their size."""
+    return (
+        *_TILE_FITS,
+        _vectors_work("load_width"),
+        _to_do("filters", f"{_TILE_F} <= 128 and {_TILE_F} < 2 * max({_OWN}, 4)"),
+        constraint("unroll_divides_tile", "tile_k % unroll == 0 and tile_k % load_width == 0",
+            "a pass would not be whole"),
+        constraint("copies_stay_short", f"{unless} or (tile_p * tile_k <= 32 * work_group_f * load_width and"
+            " tile_f * tile_k <= 64 * work_group_p)", "a work-item would copy too much of each tile"),
+        constraint("tiles_fit_local_memory", f"{unless} or 4 * (tile_k * ({_TILE_P} + 1 + {_TILE_F}) + 3 * {_TILE_P}"
+            " + 16) <= local_memory_bytes", _TILES_TOO_LARGE),
+    )  # fmt: skip
+
+
 _SPLIT = (
     parameter("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 32), "work-groups that share the products of a tile", neutral=1),
     COMBINE,
@@ -163,12 +165,8 @@ _IMPLICIT = Algorithm(
     meaning="tiles of pixels and filters per work-group, through local memory; no matrix of windows is written",
     parameters=(*_TILED, _LOADS, _MULTIPLY_ADD, *_SPLIT),
     constraints=(
-        *_TILES_FIT,
-        constraint("copies_stay_short", _COPIES_SHORT, _LONG_COPIES),
-        _NOT_DEPTHWISE,
+        *_in_local_memory(),
         *_splits(_TILE_P, _TILE_F),
-        constraint("tiles_fit_local_memory",
-            f"4 * (tile_k * ({_TILE_P} + 1 + {_TILE_F}) + 3 * {_TILE_P} + 16) <= local_memory_bytes", _TILES_TOO_LARGE),
         _to_do("pixels", f"{_TILE_P} < 2 * {_POSITIONS}"),
         _to_do("channels", f"tile_k < 2 * {_OWN_CHANNELS}"),
         *_channels("load_width"),
@@ -231,18 +229,13 @@ _WINOGRAD = Algorithm(
             "the algorithm is for windows of 3 x 3 in steps of one pixel, with sums of float32"),
         constraint("steps_keep_precision", "steps == 'float32' or (mode != 'float32' and output_side == 2)",
             "results would lose their precision"),
-        *_TILES_FIT,
-        constraint("copies_stay_short", f"product == 'registers' or ({_COPIES_SHORT})", _LONG_COPIES),
+        *_in_local_memory("product == 'registers'"),
         _vectors_work("transform_width"),
         constraint("vectors_of_layout", "layout != 'nc4hw4' or transform_width in (1, 2, 4)",
             "what a vector needs does not lie side by side"),
         constraint("product_of_kind",
             f"(unroll == 1 and {_PRODUCTS} * tile_k <= 256) if product == 'registers' else tile_p * tile_f > 1",
             "registers are filled by a whole pass, whose code grows too long, or a tile serves no one else"),
-        constraint(
-            "tiles_fit_local_memory", f"product == 'registers' or 4 * (tile_k * ({_TILE_P} + 1 + {_TILE_F}) + 16)"
-            " <= local_memory_bytes", _TILES_TOO_LARGE,
-        ),
         _to_do("squares", f"{_TILE_P} < 2 * {_SQUARES}"),
         _to_do("channels", "tile_k < 2 * channels and transform_width < 2 * max(channels, 4)"),
         constraint("scratch_fits", f"4 * {_SCRATCH} <= min({MOST_SCRATCH_BYTES}, global_memory_bytes // 4)"

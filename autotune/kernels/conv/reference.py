@@ -185,12 +185,7 @@ def convolved(p: ConvProblem, images: Images, weights: Images, filters: NDArray[
 
 def _met(out: int, size: int, offset: int, stride: int, pad: int, is_transposed: bool) -> tuple[Any, Any]:
     """Return the places of the output along an axis for which a tap is inside the input, and those it reads."""
-    if is_transposed:
-        read = np.arange(size)
-        places = read * stride + offset - pad
-        inside = (places >= 0) & (places < out)
-    else:
-        places = np.arange(out)
-        read = places * stride + offset - pad
-        inside = (read >= 0) & (read < size)
-    return places[inside], read[inside]
+    near = np.arange(size if is_transposed else out)
+    far = near * stride + offset - pad
+    inside = (far >= 0) & (far < (out if is_transposed else size))
+    return (far[inside], near[inside]) if is_transposed else (near[inside], far[inside])
