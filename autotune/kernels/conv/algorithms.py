@@ -48,10 +48,9 @@ _TILE = (
     parameter("vector_width", (1, 2, 4, 8, 16), "filters in one vector"),
 )
 _FITS_DEVICE = (
-    constraint("work_group_fits_device",
-        "work_group_p * work_group_f <= max_work_group_size"
-        " and (work_group_f if first == 'filters' else work_group_p) <= max_work_group_0"
-        " and (work_group_p if first == 'filters' else work_group_f) <= max_work_group_1",
+    constraint("work_group_fits_device", "work_group_p * work_group_f <= max_work_group_size and (work_group_f if first"
+        " == 'filters' else work_group_p) <= max_work_group_0 and (work_group_p if first == 'filters' else"
+        " work_group_f) <= max_work_group_1",
         "the work-group exceeds what the device allows"),
     constraint("has_half_functions", "mode != 'float16-acc16' or has_half_functions == 1",
         "vectors of half and mad() of them take cl_khr_fp16"),
@@ -66,8 +65,7 @@ _TILE_FITS = (
 )  # fmt: skip
 
 _NAIVE = Algorithm(
-    name="naive",
-    meaning="one output per work-item",
+    name="naive", meaning="one output per work-item",
     parameters=(parameter("work_group_size", (0, 1, 32, 64), "work-items in a work-group; 0 leaves it to the driver"),),
     constraints=(
         constraint(
@@ -79,8 +77,7 @@ _NAIVE = Algorithm(
 )  # fmt: skip
 
 _DIRECT = Algorithm(
-    name="direct",
-    meaning="a tile of pixels and filters per work-item, the sums in registers",
+    name="direct", meaning="a tile of pixels and filters per work-item, the sums in registers",
     parameters=(
         *_TILE,
         parameter("channel_vector", (1, 2, 4, 8), "channels of a pixel in one load"),
@@ -88,8 +85,7 @@ _DIRECT = Algorithm(
         parameter("input_storage", ("buffer", "image", "image_view"),
             "read the input from the buffer, from an image it is copied to, or from one over its memory"),
         parameter("weights_storage", ("buffer", "constant"), "address space of the packed weights"),
-        _LOADS,
-        _MULTIPLY_ADD,
+        _LOADS, _MULTIPLY_ADD,
     ),
     constraints=(
         *_TILE_FITS,
@@ -137,10 +133,7 @@ def _in_local_memory(unless: str = "False") -> tuple[Constraint, ...]:
     )  # fmt: skip
 
 
-_SPLIT = (
-    parameter("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 32), "work-groups that share the products of a tile", neutral=1),
-    COMBINE,
-)
+_PARTS = parameter("split_k", (1, 2, 3, 4, 6, 8, 12, 16, 32), "work-groups that share a tile's products", neutral=1)
 
 
 def _splits(tile_p: str, tile_f: str) -> tuple[Constraint, ...]:
@@ -163,7 +156,7 @@ def _splits(tile_p: str, tile_f: str) -> tuple[Constraint, ...]:
 _IMPLICIT = Algorithm(
     name="implicit",
     meaning="tiles of pixels and filters per work-group, through local memory; no matrix of windows is written",
-    parameters=(*_TILED, _LOADS, _MULTIPLY_ADD, *_SPLIT),
+    parameters=(*_TILED, _LOADS, _MULTIPLY_ADD, _PARTS, COMBINE),
     constraints=(
         *_in_local_memory(),
         *_splits(_TILE_P, _TILE_F),
@@ -175,8 +168,7 @@ _IMPLICIT = Algorithm(
 )  # fmt: skip
 
 _MATRIX_TILE = Algorithm(
-    name="matrix_tile",
-    meaning="the implicit product of float16 by matrix units, its tiles in local memory",
+    name="matrix_tile", meaning="the implicit product of float16 by matrix units, its tiles in local memory",
     parameters=(
         parameter("macro_tile_m", (32, 64, 128), "pixels a work-group computes"),
         parameter("macro_tile_n", (32, 64, 128), "filters a work-group computes"),
@@ -184,7 +176,7 @@ _MATRIX_TILE = Algorithm(
         parameter("sub_group_tile_n", (16, 32, 64), "filters a sub-group computes"),
         parameter("tile_k", (16, 32, 64), "channels of the tiles in local memory"),
         parameter("stages", (2, 3, 4), "tiles in local memory at once; all but one are fetched ahead"),
-        *_SPLIT,
+        _PARTS, COMBINE,
     ),
     constraints=(
         constraint("has_matrix_units",
@@ -212,15 +204,13 @@ _SCRATCH = f"({_SIDE} * {_SIDE} * {_SQUARES} * ({_ALL_CHANNELS} + {_ALL_FILTERS}
 MOST_SCRATCH_BYTES = 256 * 2**20
 
 _WINOGRAD = Algorithm(
-    name="winograd",
-    meaning="windows of 3 x 3 by Winograd's algorithm: fewer products, between transforms in memory",
+    name="winograd", meaning="windows of 3 x 3 by Winograd's algorithm: fewer products, between transforms in memory",
     parameters=(
         parameter("output_side", (2, 4), "pixels of a side of the squares of the output that are computed at once"),
         parameter("transform_width", (1, 2, 4, 8, 16), "channels or filters that a work-item transforms"),
         parameter("steps", ("float32", "float16"), "what transformed numbers are stored as; products are float32"),
         parameter("product", ("registers", "local"), "whether tiles of transformed numbers go through local memory"),
-        *_TILED,
-        _MULTIPLY_ADD,
+        *_TILED, _MULTIPLY_ADD,
     ),
     constraints=(
         constraint("is_plain_3x3",

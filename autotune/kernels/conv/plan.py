@@ -4,7 +4,6 @@ from autotune.kernels.combination import COUNTERS, SECOND_LAUNCH, standards
 from autotune.kernels.conv.problem import (
     DTYPES,
     INPUT_ELEMENTS,
-    IS_DEPTHWISE,
     OUT_HEIGHT,
     OUT_WIDTH,
     OUTPUT_ELEMENTS,
@@ -41,12 +40,8 @@ _GROUPED = """work_group_f * groups_f if filters_first else items_p * groups_p,
     items_p * groups_p if filters_first else work_group_f * groups_f"""
 
 
-def _operand(name: str, elements: str, when: str = "True") -> BufferFormula:
-    return BufferFormula(name=name, role=Role.INPUT, dtype=_DTYPE, elements=elements, when=when)
-
-
-def _scratch(name: str, dtype: str, elements: str, when: str) -> BufferFormula:
-    return BufferFormula(name=name, role=Role.SCRATCH, dtype=dtype, elements=elements, when=when)
+def _buffer(role: Role, name: str, elements: str, when: str = "True", dtype: str = _DTYPE) -> BufferFormula:
+    return BufferFormula(name=name, role=role, dtype=dtype, elements=elements, when=when)
 
 
 def _product(when: str, parts: str) -> LaunchFormula:
@@ -57,20 +52,15 @@ def _product(when: str, parts: str) -> LaunchFormula:
 
 
 _WINDOW = "(kernel_height if kernel_height == kernel_width and kernel_width in (1, 3, 5) else 0)"
-IS_MULTIPLIED = f"({IS_DEPTHWISE} and filters != groups)"
 
 _FLAGS = {
     "window": (_WINDOW, f"({_WINDOW} + 1) // 2", 4),
     "padded": ("direction == 'transposed' or pad_top + pad_left + pad_bottom + pad_right > 0", "", 2),
-    "grouped": (f"{IS_MULTIPLIED} if algorithm == 'depthwise' else groups > 1", "", 2),
-    "ragged_channels": (
-        "filters % vector_f != 0 and layout == 'nhwc' if by_channels else own_channels % step_c != 0", "", 2,
-    ),
+    "grouped": ("filters != groups if by_channels else groups > 1", "", 2),
+    "ragged_channels": ("filters % vector_f != 0 and layout == 'nhwc' if by_channels else own_channels % step_c != 0",
+        "", 2),
     "aligned_filters": ("layout == 'nhwc' and own % put_width == 0", "", 2),
-    "step": (
-        "stride_x if algorithm == 'depthwise' and stride_x <= 2 and dilation_x == 1 and direction == 'plain' else 0",
-        "", 3,
-    ),
+    "step": ("stride_x if by_channels and stride_x <= 2 and dilation_x == 1 and direction == 'plain' else 0", "", 3),
 }  # fmt: skip
 """What templates ask of the sizes: a value, the digit for it where that is another number, and how many there are.
 
@@ -118,28 +108,26 @@ PLAN = PlanFormula(
         **{name: value for name, (value, _, _) in _FLAGS.items()},
     },
     buffers=(
-        _operand("input", INPUT_ELEMENTS),
-        _operand("weights", WEIGHT_ELEMENTS),
-        _operand("bias", "filters", "bias == 'bias'"),
-        _operand("residual", OUTPUT_ELEMENTS, "residual == 'residual'"),
-        BufferFormula(name="output", role=Role.OUTPUT, dtype=_DTYPE, elements=OUTPUT_ELEMENTS),
-        _scratch("packed", _PACKED, "taps * packed_filters * all_channels", "packs"),
+        _buffer(Role.INPUT, "input", INPUT_ELEMENTS),
+        _buffer(Role.INPUT, "weights", WEIGHT_ELEMENTS),
+        _buffer(Role.INPUT, "bias", "filters", "bias == 'bias'"),
+        _buffer(Role.INPUT, "residual", OUTPUT_ELEMENTS, "residual == 'residual'"),
+        _buffer(Role.OUTPUT, "output", OUTPUT_ELEMENTS),
+        _buffer(Role.SCRATCH, "packed", "taps * packed_filters * all_channels", "packs", _PACKED),
         BufferFormula(name="image", role=Role.SCRATCH, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
             when="input_storage == 'image'"),
         BufferFormula(name="image", role=Role.VIEW, dtype=_DTYPE, image="4 * width, batch * in_pixel * height",
             view_of="input", row_pitch="4 * width", when="input_storage == 'image_view'"),
-        _scratch("c_parts", _SUM, "split_k * groups_p * groups_f * block_p * block_f", "split_k > 1"),
+        _buffer(Role.SCRATCH, "c_parts", "split_k * groups_p * groups_f * block_p * block_f", "split_k > 1", _SUM),
         BufferFormula(elements="groups_p * groups_f", when="split_k > 1", **COUNTERS),
-        _scratch("squares", _STEPS, "taps * square_count * all_channels", "in_squares"),
-        _scratch("products", "'float32'", "taps * square_count * all_filters", "in_squares"),
+        _buffer(Role.SCRATCH, "squares", "taps * square_count * all_channels", "in_squares", _STEPS),
+        _buffer(Role.SCRATCH, "products", "taps * square_count * all_filters", "in_squares", "'float32'"),
     ),
     launches=(
-        LaunchFormula(
-            kernel="conv", global_size=f"(round_up(out_height * out_width, work_group_size) if work_group_size > 0"
+        LaunchFormula(kernel="conv", arguments=f"'input', 'weights', {_RESULT}, {_SIZES}", when="algorithm == 'naive'",
+            global_size=f"(round_up(out_height * out_width, work_group_size) if work_group_size > 0"
             f" else {divisible('out_height * out_width')}), round_up(filters, 4) if layout == 'nc4hw4' else filters,"
-            " batch", local_size="work_group_size, 1, 1", local_when="work_group_size > 0",
-            arguments=f"'input', 'weights', {_RESULT}, {_SIZES}", when="algorithm == 'naive'",
-        ),
+            " batch", local_size="work_group_size, 1, 1", local_when="work_group_size > 0"),
         LaunchFormula(kernel="pack", global_size="packed_filters, all_channels, taps", prepares="weights",
             arguments="'weights', 'packed', block_f, blocks_of_group, own, own_channels, 1 if by_rows else 0",
             when="packs and not in_squares"),
@@ -149,11 +137,10 @@ PLAN = PlanFormula(
             arguments="'input', 'image', height, width, channels", when="input_storage == 'image'"),
         _product("split_k == 1", ""),
         _product("split_k > 1", ", 'c_parts', 'counters'"),
-        LaunchFormula(
-            kernel="transform_input", global_size=f"all_channels // transform_width, {divisible('square_count')}",
+        LaunchFormula(kernel="transform_input", when="in_squares",
+            global_size=f"all_channels // transform_width, {divisible('square_count')}",
             arguments="'input', 'squares', square_count, rows, columns, height, width, channels, pad_top, pad_left,"
-            " all_channels", when="in_squares",
-        ),
+            " all_channels"),
         LaunchFormula(kernel="multiply", global_size=f"{_GROUPED}, taps", local_size=_GROUP,
             arguments="'squares', 'packed', 'products', square_count, blocks, all_channels, all_filters",
             when="in_squares"),

@@ -56,10 +56,7 @@ _estimate = ESTIMATE.taking(*_ASKED, *_ALL, "order")
 _Listed = Iterator[tuple[Configuration, dict[str, int]]]
 _LARGE_GPU = 24
 """Compute units from which on a GPU is taken as a large one."""
-_WINOGRAD_CHANNELS = 32
-"""Channels and filters from which on fewer products outweigh the transforms: on PoCL, 64 took half the time."""
-_LAST = {"fixed": 10**15}
-"""The time of what is taken only where nothing else is valid."""
+_LAST = {"fixed": 10**15}  # of what is taken only where nothing else is valid
 
 
 def by_rule(problem: Problem, limits: DeviceLimits, starts: Starts) -> list[Configuration]:
@@ -172,8 +169,8 @@ def _costs(pixels: int, filters: int, depth: int, parts: int, weights: tuple[int
 
 
 def _of_squares(memory: str, widths: Sequence[int], depths: Sequence[int], tiles: Sequence[_Tile]) -> _Listed:
-    """Yield Winograd's algorithm, from registers for enough channels and filters."""
-    least = {"least_channels": _WINOGRAD_CHANNELS, "least_filters": _WINOGRAD_CHANNELS, "least_pixels": 128}
+    """Yield Winograd's algorithm, from registers for so many channels and filters that it pays (PoCL)."""
+    least = {"least_channels": 32, "least_filters": 32, "least_pixels": 128}
     for tile, width, depth in product(tiles, widths, depths):
         costs = _costs(tile[0] * tile[2], tile[1] * tile[3], depth, 1, _OF_LANES) | _OF_TRANSFORMS
         yield _tiled(
@@ -233,8 +230,8 @@ def _by_registers(units: int, most_items: int, most_outputs: int, multiply_add: 
                 first="filters" if layouts == ROWS else "pixels", channel_vector=channels, input_storage=storage,
             ), numbers  # fmt: skip
     for (pixels, filters), group in product(((2, 4), (1, 4), (1, 1)), ((32, 1), (4, 4), (1, 16), (1, 1))):
-        numbers = {"least_filters": filters // 2 + 1}
-        yield _direct((*group, pixels, filters, filters), multiply_add=multiply_add), numbers
+        direct = _direct((*group, pixels, filters, filters), multiply_add=multiply_add)
+        yield direct, {"least_filters": filters // 2 + 1}
 
 
 def _direct(tile: _Tile, **values: Value) -> Configuration:
