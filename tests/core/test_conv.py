@@ -242,7 +242,11 @@ WRONG: dict[str, tuple[str, Configuration, tuple[tuple[str, str], ...]]] = {
     "the next filter's weights": (PLAIN, DIRECT, (("*(const __global float2 *)(w + 0)", "vload2(0, w + 1)"),)),
     "a row ends too late": (PLAIN, DIRECT, (("++x1 == out_width", "++x1 == out_width + 1"),)),
     "the bias is left out": (
-        f"{PLAIN} bias", DIRECT, (("v += *(bias + f)", ""), ("v += *(__global const float2 *)(bias + f)", "")),
+        f"{PLAIN} bias", DIRECT,
+        (
+            ("v += *(bias + f)", ""), ("v += *(__global const float2 *)(bias + f)", ""),
+            ("v += vload2(0, bias + f)", ""),
+        ),
     ),
     "the activation is too": (f"{PLAIN} relu6", DIRECT, (("6.0f", "5.9f"),)),
     "the residual is another pixel's": (f"{PLAIN} residual", DIRECT, (("residual + at", "residual + (at ^ 1)"),)),

@@ -59,7 +59,6 @@ _FLAGS = {
     "grouped": ("filters != groups if by_channels else groups > 1", "", 2),
     "ragged_channels": ("filters % vector_f != 0 and layout == 'nhwc' if by_channels else own_channels % step_c != 0",
         "", 2),
-    "aligned_filters": ("layout == 'nhwc' and own % put_width == 0", "", 2),
     "step": ("stride_x if by_channels and stride_x <= 2 and dilation_x == 1 and direction == 'plain' else 0", "", 3),
 }  # fmt: skip
 """What templates ask of the sizes: a value, the digit for it where that is another number, and how many there are.
@@ -87,7 +86,6 @@ PLAN = PlanFormula(
         # Of packed weights: filters of a block, channels.
         "step_c": "max(tile_k, transform_width) if in_tiles else channel_vector * unroll",
         "vector_f": "1 if layout == 'nchw' else vector_width",
-        "put_width": "2 if by_matrices else transform_width if in_squares else vector_f",
         "block_f": "vector_f if by_channels else macro_tile_n * tile_f * (work_group_f if in_tiles else 1)",
         "block_p": "macro_tile_m * tile_p * (work_group_p if in_tiles else 1)",
         "blocks_of_group": "ceil_div(own_stored, block_f)", "blocks": "blocks_of_group * own_groups",

@@ -113,7 +113,7 @@ def _of_large_gpu(units: int, most_items: int, limits: DeviceLimits) -> _Listed:
     squares = [(8, 16, 4, 4, 4), (16, 16, 2, 4, 4), (8, 8, 4, 4, 4), (8, 8, 2, 4, 4), (8, 8, 1, 4, 4)]
     yield from _of_squares("local", (2,), (16, 32), squares)
     yield from _by_tiles(splits)
-    for configuration, numbers in _by_registers(units, most_items, 32, "operator"):
+    for configuration, numbers in _by_registers(units, most_items, 4, "operator"):
         yield configuration, numbers | _LAST
 
 
@@ -185,7 +185,7 @@ def _by_matrices(splits: Sequence[tuple[int, str]]) -> _Listed:
         (64, 64, 32, 32, 4), (64, 32, 32, 16, 4), (32, 64, 16, 32, 3), (32, 32, 16, 16, 3), (64, 128, 32, 64, 4),
         (128, 128, 64, 32, 4),
     )  # fmt: skip
-    deep = [(64, *split) for split in splits] + [(32, *splits[0]), (16, *splits[0])]
+    deep = [(64, *split) for split in splits[:5]] + [(32, *splits[0]), (16, *splits[0])]
     for (pixels, filters, own_p, own_f, stages), (depth, parts, combine) in product(shapes, deep):
         yield Configuration.of(
             "matrix_tile", macro_tile_m=pixels, macro_tile_n=filters, sub_group_tile_m=own_p, sub_group_tile_n=own_f,
@@ -195,16 +195,17 @@ def _by_matrices(splits: Sequence[tuple[int, str]]) -> _Listed:
 
 def _by_tiles(splits: Sequence[tuple[int, str]]) -> _Listed:
     """Yield tiles in local memory."""
-    shapes = [
-        (8, 8, 4, 4, 4), (8, 8, 8, 4, 4), (16, 4, 2, 4, 4), (16, 8, 4, 8, 4), (16, 16, 8, 4, 4), (16, 16, 8, 8, 4),
-        (16, 4, 2, 2, 2), (32, 2, 2, 2, 2), (32, 1, 1, 1, 1),
-    ]  # fmt: skip
-    readings = (
-        (ROWS, "filters", 4, 4, "aligned", (32, 16), 8), (ROWS, "filters", 4, 4, "aligned", (8, 4), 1),
-        (QUADS, "pixels", 4, 1, "vload", (16, 4), 2), (ANY, "filters", 1, 1, "vload", (16, 4, 1), 3),
+    deep, wide = [(8, 8, 4, 4, 4), (8, 8, 8, 4, 4), (16, 4, 2, 4, 4)], [(16, 8, 4, 8, 4), (16, 16, 8, 4, 4)]
+    narrow, usual = [(16, 4, 2, 2, 2), (32, 2, 2, 2, 2), (32, 1, 1, 1, 1)], [*deep, wide[0]]
+    listed: tuple[tuple[int, list[_Tile], tuple[int, ...], int], ...] = (
+        (ROWS, deep, (32, 16), 8), (ROWS, wide, (32,), 8), (ROWS, [(16, 16, 8, 8, 4)], (16,), 3),
+        (ROWS, [*deep, *narrow], (8, 4), 1), (QUADS, usual, (16, 4), 2), (QUADS, narrow, (4,), 1),
+        (ANY, usual, (16, 4, 1), 3), (ANY, narrow, (16, 4, 1), 1),
     )  # fmt: skip
-    for (layouts, first, load, multiple, loads, depths, several), tile in product(readings, shapes):
-        for depth, (parts, combine) in product(depths, splits[: several if tile[4] == 4 else 1]):
+    readings = {ROWS: ("filters", 4, 4, "aligned"), QUADS: ("pixels", 4, 1, "vload"), ANY: ("filters", 1, 1, "vload")}
+    for layouts, tiles, depths, several in listed:
+        first, load, multiple, loads = readings[layouts]
+        for tile, depth, (parts, combine) in product(tiles, depths, splits[:several]):
             costs = _costs(tile[0] * tile[2], tile[1] * tile[3], depth, parts, _OF_LANES)
             yield _tiled(
                 "implicit", tile, first=first, tile_k=depth, unroll=min(depth, 4), load_width=load, loads=loads,
