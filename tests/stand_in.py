@@ -132,7 +132,7 @@ REPLACED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 FENCE = 'asm volatile("membar.gl;" ::: "memory");'
-KERNEL = re.compile(r"^void (?:q?gemm|attention)\(.*?^\{\n", re.MULTILINE | re.DOTALL)
+KERNEL = re.compile(r"^void (?:q?gemm|attention|conv)\(.*?^\{\n", re.MULTILINE | re.DOTALL)
 
 
 class StandIn(Session):

@@ -114,9 +114,10 @@ class TestConfigurations:
     @pytest.mark.parametrize(
         ("device", "text", "algorithm", "values"),
         [
-            ("large", "1,56,56,64,64,3x3 pad=1", "winograd", {"product": "local"}),
+            ("large", "1,64,64,320,320,3x3 pad=1", "winograd", {"product": "local"}),
+            ("large", "1,7,7,512,512,3x3 pad=1", "implicit", {"load_width": 4, "combine": "last_group_ptx"}),
             ("large", "1,56,56,64,256,1x1", "implicit", {"first": "filters", "load_width": 4}),
-            ("large", "1,112,112,32,32,3x3 groups=32 pad=1", "depthwise", {"vector_width": 4}),
+            ("large", "1,112,112,32,32,3x3 groups=32 pad=1", "depthwise", {"vector_width": 2}),
             ("phone", "1,56,56,64,64,3x3 pad=1 layout=nc4hw4", "direct", {"channel_vector": 4, "multiply_add": "mad"}),
             ("processor", "1,56,56,64,64,3x3 pad=1", "winograd", {"product": "registers"}),
             ("processor", "1,56,56,64,64,3x3 pad=1 stride=2", "direct", {"work_group_p": 1}),
@@ -222,7 +223,7 @@ DIRECT = Configuration.of(
 )  # fmt: skip
 IMPLICIT = Configuration.of(
     "implicit", work_group_p=4, work_group_f=2, first="pixels", tile_p=2, tile_f=4, vector_width=4, tile_k=4, unroll=1,
-    load_width=1, loads="vload", multiply_add="operator",
+    load_width=1, loads="vload", multiply_add="operator", split_k=1, combine="launch",
 )  # fmt: skip
 WINOGRAD = Configuration.of(
     "winograd", output_side=4, transform_width=2, steps="float32", product="registers", work_group_p=2, work_group_f=1,
@@ -240,7 +241,13 @@ WRONG: dict[str, tuple[str, Configuration, tuple[tuple[str, str], ...]]] = {
     "a pixel's sum is another's": (PLAIN, DIRECT, (("s1_0 += a1 ", "s1_0 += a0 "),)),
     "the next filter's weights": (PLAIN, DIRECT, (("*(const __global float2 *)(w + 0)", "vload2(0, w + 1)"),)),
     "a row ends too late": (PLAIN, DIRECT, (("++x1 == out_width", "++x1 == out_width + 1"),)),
-    "the bias is left out": (f"{PLAIN} bias", DIRECT, (("v += *(bias + f)", ""), ("v += vload2(0, bias + f)", ""))),
+    "the bias is left out": (
+        f"{PLAIN} bias", DIRECT,
+        (
+            ("v += *(bias + f)", ""), ("v += *(__global const float2 *)(bias + f)", ""),
+            ("v += vload2(0, bias + f)", ""),
+        ),
+    ),
     "the activation is too": (f"{PLAIN} relu6", DIRECT, (("6.0f", "5.9f"),)),
     "the residual is another pixel's": (f"{PLAIN} residual", DIRECT, (("residual + at", "residual + (at ^ 1)"),)),
     "a channel is left out": (PLAIN, IMPLICIT, (("c0 < of_group", "c0 + 4 < of_group"),)),

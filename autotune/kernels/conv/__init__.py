@@ -10,17 +10,18 @@ Sources: the implicit product is that of cuDNN's paper (Chetlur et al., 2014), W
 that of Lavin and Gray (2015).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
 from autotune.kernels.conv.algorithms import ALGORITHMS
 from autotune.kernels.conv.plan import BASELINE, PACKING, PLAN
 from autotune.kernels.conv.problem import CONDITIONS, EXAMPLES, LEAST, WORDS, ConvProblem
-from autotune.kernels.conv.rule import ESTIMATE, candidates
+from autotune.kernels.conv.rule import ESTIMATE, by_rule, candidates
 from autotune.model.configuration import Configuration
+from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
-from autotune.space.family import BuiltInFamily, CExport
+from autotune.space.family import BuiltInFamily, CExport, Starts
 
 __all__ = ["FAMILY", "Conv", "ConvProblem"]
 
@@ -41,21 +42,6 @@ def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem
         )  # fmt: skip
 
 
-_C_EXPORT = CExport(
-    about="""Convolution of a batch of images, with bias, residual and activation; operands that a problem does not
-   have are NULL.""",
-    kind=tuple(WORDS),
-    words=WORDS,
-    least=LEAST,
-    conditions=CONDITIONS,
-    candidates=candidates,
-    estimate=ESTIMATE,
-    plan=PLAN,
-    packing=PACKING,
-    samples=_samples,
-)
-
-
 class Conv(BuiltInFamily):
     """The family of convolution; see the module's docstring."""
 
@@ -65,8 +51,20 @@ class Conv(BuiltInFamily):
     problem_type = ConvProblem
     algorithms = ALGORITHMS
     baseline = BASELINE
-    c_export = _C_EXPORT
+    c_export = CExport(
+        about="""Convolution of a batch of images, with bias, residual and activation; operands that a problem does not
+   have are NULL.""",
+        kind=tuple(WORDS), words=WORDS, least=LEAST, conditions=CONDITIONS, candidates=candidates, estimate=ESTIMATE,
+        plan=PLAN, packing=PACKING, samples=_samples,
+    )  # fmt: skip
     shapes_to_check = EXAMPLES
+
+    def candidates(
+        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
+    ) -> Iterator[Configuration]:
+        """Yield the rule's candidates that are meant and valid, those with the least estimate first."""
+        ranked = by_rule(problem, limits, Starts(starts))
+        return (found for found in ranked if not self.violations(problem, found, limits))
 
 
 FAMILY = Conv()

@@ -31,11 +31,12 @@ DTYPES = {mode: mode.partition("-")[0] for mode in WORDS["mode"]}
 
 _SIZES = ("batch", "height", "width", "channels", "filters")
 _PADS = ("pad_top", "pad_left", "pad_bottom", "pad_right")
-_PAIRS = {"stride": ("stride_y", "stride_x"), "dilation": ("dilation_y", "dilation_x")}
+_STEPS = ("stride_y", "stride_x", "dilation_y", "dilation_x")
+_NUMBERS = {"stride": _STEPS[:2], "dilation": _STEPS[2:], "pad": _PADS, "groups": ("groups",)}
+"""The fields that a word with numbers states, of which one may stand for all."""
 LEAST = {
-    **dict.fromkeys((*_SIZES, "kernel_height", "kernel_width", "groups", *_PAIRS["stride"], *_PAIRS["dilation"]), "1"),
-    **dict.fromkeys(_PADS, "0"),
-}
+    **dict.fromkeys((*_SIZES, "kernel_height", "kernel_width", "groups", *_STEPS), "1"), **dict.fromkeys(_PADS, "0")
+}  # fmt: skip
 """Least values of the sizes as expressions."""
 
 
@@ -59,13 +60,13 @@ ELEMENT_BYTES = by_value("mode", {mode: NUMBER_TYPES[dtype].size_bytes for mode,
 _REASONS = {
     f"kernel_height <= {MAX_WINDOW} and kernel_width <= {MAX_WINDOW}": f"windows have sides of at most {MAX_WINDOW}",
     f"height <= {MAX_SIDE} and width <= {MAX_SIDE}": f"sides have at most {MAX_SIDE} pixels",
-    " and ".join(f"{name} <= {MAX_STEP}" for name in (*_PADS, *_PAIRS["stride"], *_PAIRS["dilation"])):
+    " and ".join(f"{name} <= {MAX_STEP}" for name in (*_PADS, *_STEPS)):
         f"strides, dilations and paddings are at most {MAX_STEP}",
     "channels % groups == 0 and filters % groups == 0": "groups must divide channels and filters",
     f"direction == 'transposed' or ({ROOM_Y} >= 0 and {ROOM_X} >= 0)": "the window is larger than the padded image",
     f"({OUT_HEIGHT}) >= 1 and ({OUT_WIDTH}) >= 1": "nothing is left of the output",
-    # Packed weights have filters in whole tiles of up to 128, and channels in whole steps of up to 32.
-    f"(filters + 128 * groups) * (channels // groups + 32) * kernel_height * kernel_width <= {MAX_ELEMENTS}":
+    # Packed weights have filters in whole tiles of up to 128, and channels in whole steps of up to 64.
+    f"(filters + 128 * groups) * (channels // groups + 64) * kernel_height * kernel_width <= {MAX_ELEMENTS}":
         "there are too many weights",
     f"batch * height * width <= {MAX_ELEMENTS} and ({INPUT_ELEMENTS}) <= {MAX_ELEMENTS}":
         f"the input has more than {MAX_ELEMENTS} elements",
@@ -179,13 +180,10 @@ class ConvProblem(Problem):
     @property
     def label(self) -> str:
         words = [",".join(str(getattr(self, name)) for name in _SIZES) + f",{self.kernel_height}x{self.kernel_width}"]
-        for name, fields in _PAIRS.items():
-            y, x = (getattr(self, field) for field in fields)
-            words += [f"{name}={y}" if y == x else f"{name}={y}:{x}"] if (y, x) != (1, 1) else []
-        pads = [getattr(self, name) for name in _PADS]
-        if any(pads):
-            words += [f"pad={pads[0]}" if len(set(pads)) == 1 else f"pad={':'.join(map(str, pads))}"]
-        words += [f"groups={self.groups}"] if self.groups > 1 else []
+        for name, fields in _NUMBERS.items():
+            numbers = [str(getattr(self, field)) for field in fields]
+            if numbers != [LEAST[field] for field in fields]:
+                words += [f"{name}={numbers[0] if len(set(numbers)) == 1 else ':'.join(numbers)}"]
         for name, known in WORDS.items():
             given = getattr(self, name)
             if given != known[0]:
@@ -266,13 +264,10 @@ def _word(word: str, wrong: ProblemError) -> dict[str, Any]:
     if name in WORDS and (name == "layout" or not equals):
         return {name: given}
     numbers = [whole_number(number, wrong) for number in given.split(":")] if equals else []
-    if name in _PAIRS and len(numbers) in (1, 2):
-        return dict(zip(_PAIRS[name], (numbers[0], numbers[-1]), strict=True))
-    if name == "pad" and len(numbers) in (1, 4):
-        return dict(zip(_PADS, numbers * (4 // len(numbers)), strict=True))
-    if name == "groups" and len(numbers) == 1:
-        return {"groups": numbers[0]}
-    known = [word for words in WORDS.values() for word in words] + [*_PAIRS, "pad", "groups"]
+    fields = _NUMBERS.get(name, ())
+    if fields and len(numbers) in (1, len(fields)):
+        return dict(zip(fields, numbers * (len(fields) // len(numbers)), strict=True))
+    known = [word for words in WORDS.values() for word in words] + [*_NUMBERS]
     hint = did_you_mean(word, known) or wrong.hint
     raise ProblemError(f"{wrong.message}: {word[:40]!r} is not understood", hint=hint)
 
@@ -288,12 +283,11 @@ EXAMPLES = (
     "1,9,9,16,16,3x3 pad=1 relu", "2,12,10,20,24,3x3 pad=1:0:1:2 bias residual silu",
     "1,11,9,12,20,3x3 pad=1 layout=nchw", "1,9,8,18,33,3x3 pad=1 layout=nc4hw4 bias",
     "1,8,9,6,6,3x3 groups=6 pad=1 bias relu6", "2,9,7,16,16,3x3 groups=16 stride=2 pad=1",
-    "1,7,8,5,15,5x5 groups=5 pad=2",
-    "1,8,17,6,6,3x3 groups=6 pad=1 layout=nchw relu", "1,9,20,4,8,3x3 groups=4 stride=2 layout=nchw",
-    "1,8,9,10,10,3x3 groups=10 pad=1 layout=nc4hw4 bias residual", "1,7,7,6,12,3x3 groups=6 layout=nc4hw4 dilation=2",
-    "1,5,6,8,8,3x3 groups=8 transposed stride=2 pad=1",
+    "1,7,8,5,15,5x5 groups=5 pad=2", "1,8,17,6,6,3x3 groups=6 pad=1 layout=nchw relu",
+    "1,9,20,4,8,3x3 groups=4 stride=2 layout=nchw", "1,8,9,10,10,3x3 groups=10 pad=1 layout=nc4hw4 bias residual",
+    "1,7,7,6,12,3x3 groups=6 layout=nc4hw4 dilation=2", "1,5,6,8,8,3x3 groups=8 transposed stride=2 pad=1",
     "1,7,9,8,16,3x3 float16 pad=1 bias relu", "1,6,5,9,7,1x1 float16 layout=nchw",
-    "1,8,8,12,8,3x3 float16 layout=nc4hw4",
-    "1,9,7,8,8,3x3 float16 groups=8 pad=1 silu", "1,6,7,12,10,3x3 float16-acc16 pad=1 bias",
+    "1,8,8,12,8,3x3 float16 layout=nc4hw4", "1,9,7,8,8,3x3 float16 groups=8 pad=1 silu",
+    "1,6,7,12,10,3x3 float16-acc16 pad=1 bias",
 )  # fmt: skip
 """Small problems on which every kernel is checked."""

@@ -19,15 +19,6 @@ HALF_STEPS = 6.0
 simulations the largest was 2.6. Squares of 4 x 4 need 40, which would hide a missing product: none are stored so."""
 
 
-def winograd_error(channels: int) -> float:
-    """Return the rounding errors of float32 that Winograd's algorithm may add.
-
-    Its transforms multiply by up to 64, so that it adds larger numbers than the result: in simulations the largest
-    error of squares of 4 x 4 was 77 for one channel, 226 for 64 and 696 for 512.
-    """
-    return 200 + 40 * math.sqrt(channels)
-
-
 class ConvCase(Case):
     """Random operands; some images and some filters are much larger or smaller than others.
 
@@ -113,21 +104,18 @@ class ConvCase(Case):
         summed = float(np.finfo(p.accumulator).eps)
         terms = p.channels // p.groups * p.kernel_height * p.kernel_width
         errors = summed * (6 + 1.3 * math.sqrt(terms)) * np.sqrt(squares)
-        if is_winograd(p):
+        steps = {p.stride_y, p.stride_x, p.dilation_y, p.dilation_x, p.groups}
+        if not p.is_transposed and (p.kernel_height, p.kernel_width) == (3, 3) and steps == {1}:
             around = np.sqrt(largest_around(squares, 3))  # all pixels of a square share its rounding errors
-            errors = errors + winograd_error(p.channels) * 2.0**-23 * around
+            # Winograd's transforms multiply by up to 64, so that larger numbers than the result are added: the largest
+            # error of squares of 4 x 4 in simulations was 77 of float32 for one channel, 226 for 64 and 696 for 512.
+            errors = errors + (200 + 40 * math.sqrt(p.channels)) * 2.0**-23 * around
             if p.dtype == "float16":
                 errors = errors + HALF_STEPS * 2.0**-10 * around
         errors = errors + 4 * summed * size
         if p.dtype == "float16":
             errors = errors + 2.0**-10 * (np.abs(expected) + 2.0**-14)
         return 1.5 * errors + 1e-30
-
-
-def is_winograd(p: ConvProblem) -> bool:
-    """Return whether Winograd's algorithm may compute a convolution."""
-    steps = (p.stride_y, p.stride_x, p.dilation_y, p.dilation_x, p.groups)
-    return not p.is_transposed and (p.kernel_height, p.kernel_width) == (3, 3) and set(steps) == {1}
 
 
 def in_layout(images: NDArray[Any], layout: str) -> NDArray[Any]:
@@ -185,12 +173,7 @@ def convolved(p: ConvProblem, images: Images, weights: Images, filters: NDArray[
 
 def _met(out: int, size: int, offset: int, stride: int, pad: int, is_transposed: bool) -> tuple[Any, Any]:
     """Return the places of the output along an axis for which a tap is inside the input, and those it reads."""
-    if is_transposed:
-        read = np.arange(size)
-        places = read * stride + offset - pad
-        inside = (places >= 0) & (places < out)
-    else:
-        places = np.arange(out)
-        read = places * stride + offset - pad
-        inside = (read >= 0) & (read < size)
-    return places[inside], read[inside]
+    near = np.arange(size if is_transposed else out)
+    far = near * stride + offset - pad
+    inside = (far >= 0) & (far < (out if is_transposed else size))
+    return (far[inside], near[inside]) if is_transposed else (near[inside], far[inside])
