@@ -99,6 +99,19 @@ def comparisons() -> Iterator[str]:
         "without 512 cubed": of(mean, lambda row: None if row["n"] == 512 else speed(row)),
         "default": of(mean, lambda row: speed(row) / row["ratio"]["default"]),
     }, {name: RESULTS[f"bench_gemm_{file}"]["results"] for name, file in files.items()})  # fmt: skip
+    yield table("untuned, one core", {
+        "number": number, "OpenBLAS's time over ours": of(mean, speed), "least and greatest": spread(speed),
+    }, {
+        f"{name}, AVX-512": RESULTS[f"bench_gemm_{file}_untuned"]["results"]
+        for name, file in (("AMD EPYC", "pocl"), ("Intel Xeon", "intel"))
+    })  # fmt: skip
+    yield table("columns", {
+        weights: of(mean, lambda row, weights=weights: row["ratio"] if row["weights"] == weights else None)
+        for weights in ("q4_0", "q8_0", "q4_k", "q6_k", "mxfp4")
+    } | {"all": of(mean, "ratio"), "least and greatest": spread("ratio")}, {
+        str(columns): [row for row in RESULTS["ggml_cpu_amd"]["rows"] if row["columns"] == columns]
+        for columns in (1, 4, 16, 512)
+    })  # fmt: skip
     yield table("trials", {
         "autotune": "{ours:.3f}", "one search in ten is below": "{tenth:.3f}", "worst space": "{least:.3f}",
         "Kernel Tuner": "{rival:.3f}", "random": "{random:.3f}", "spaces ahead": "{ahead} of 17",
