@@ -47,8 +47,6 @@ def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned, Rates | Non
 
     Raises AutotuneError.
     """
-    from autotune.kernels.render import template_hash
-
     text = ",".join(re.findall(r"[^\s,]+", " ".join(options.shape)))
     asked = find_family(options.family)
     problem = parse_shape(asked.problem_type, text)
@@ -59,8 +57,11 @@ def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned, Rates | Non
         others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
         print_note(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
     tuned = table.find(device, problem)
-    if tuned.template_hash not in ("", template_hash(asked, tuned.configuration.algorithm)):
-        print_note("note: another source was measured: this kernel's before a change, or that of another of its name")
+    if tuned.template_hash:
+        from autotune.kernels.render import template_hash  # it loads Jinja2
+
+        if tuned.template_hash != template_hash(asked, tuned.configuration.algorithm):
+            print_note("note: another source was measured: this kernel's before a change, or another of its name")
     return device, tuned, table.rates(device)
 
 

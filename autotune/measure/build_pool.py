@@ -29,7 +29,7 @@ TRIES = 10
 """How often a build is begun on a device behind a link that is lost each time before."""
 
 FILLED_BYTES = 2**25
-"""Most of a buffer that is filled with zeros: larger memory is fresh from the system, which gives zeros."""
+"""Most of a buffer that is filled with zeros: drivers usually have larger memory fresh from the system, as zeros."""
 
 _STATES = {
     child.Cause.LATE: BuildState.TIMED_OUT,
@@ -109,7 +109,8 @@ class BuilderPool:
         finally:
             self._idle.put(builder)
         if isinstance(answer, child.Loss):
-            if answer.phase == "launch":  # not on the kernel's own contents, such as indices: the trial tells
+            # What a kernel reads through indices that are not its own may end it: the trial tells.
+            if answer.phase == "launch" and answer.cause is child.Cause.DIED:
                 return Build(source_hash=job.source_hash, state=BuildState.BUILT)
             is_late = answer.cause is child.Cause.LATE
             is_hung = is_late and job.limit_s >= BUILD_LIMIT_S and not is_busy()
@@ -160,6 +161,8 @@ def build_once(port: "Port", job: BuildJob, entering: child.Entering = lambda _:
 
 def _launch_once(port: "Port", kernels: Sequence[Any], plan: Plan) -> None:
     """Launch one work-group of each kernel, on zeros, which are the likeliest to be valid where they are indices.
+
+    Only large buffers may hold anything.
 
     Where the driver chooses the work-group, only the full range would get the same one: it is launched if the kernel
     only prepares an operand, and otherwise the kernel is skipped. Errors are left to the trial, which reports them.

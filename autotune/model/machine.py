@@ -57,7 +57,7 @@ class Machine:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it is a phone's whose work-items have so few registers as on Mali."""
+        """Whether a work-item has at most 64 registers, as on a Mali phone."""
         return self.outputs_most > 0 and self.registers_most <= 64
 
     def holds(self, registers: int) -> int:

@@ -26,10 +26,21 @@ SHAPES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", first_short(SHAPES, 2))
-def test_a_convolution_by_matrix_units_is_right(pocl: Device, shape: str) -> None:
+WIDE: dict[str, tuple[Value, ...]] = {
+    "macro_tile_m": (64,), "macro_tile_n": (128,), "sub_group_tile_m": (32,), "sub_group_tile_n": (64,),
+    "split_k": (4,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "overrides"),
+    first_short([("1,6,6,256,130,1x1 float16 bias", WIDE), *((shape, SMALL) for shape in SHAPES)], 3),
+)
+def test_a_convolution_by_matrix_units_is_right(
+    pocl: Device, shape: str, overrides: dict[str, tuple[Value, ...]]
+) -> None:
     problem = ConvProblem.parse(shape)
-    space = SearchSpace(FAMILY, problem, LIMITS, algorithms=["matrix_tile"], overrides=SMALL)
+    space = SearchSpace(FAMILY, problem, LIMITS, algorithms=["matrix_tile"], overrides=overrides)
     samples = covering_sample([space], "matrix_tile", strength=1, seed=1)
     assert samples
     for sample in samples[:4]:

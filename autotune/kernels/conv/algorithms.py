@@ -94,7 +94,8 @@ _DIRECT = Algorithm(
         constraint("code_stays_short", f"{_PRODUCTS} * channel_vector * unroll <= 256", "the code grows too long"),
         _to_do("pixels", f"tile_p < 2 * {_POSITIONS} and (work_group_p - 1) * tile_p < {_POSITIONS}"),
         _to_do("filters", f"tile_f < 2 * max({_OWN}, 4) and (work_group_f - 1) * tile_f < filters"),
-        _to_do("channels", f"unroll == 1 or channel_vector * unroll <= {_OWN_CHANNELS}"),
+        constraint("channels_to_do", f"unroll == 1 or channel_vector * unroll <= {_OWN_CHANNELS}",
+            "a pass would be longer than the loop"),
         *_channels("channel_vector", "input_storage == 'buffer'"),
         constraint("image_fits",
             "input_storage == 'buffer' or (has_images == 1 and channel_vector == 4 and width <= max_image_width"

@@ -70,8 +70,9 @@ _REASONS = {
         "there are too many weights",
     f"batch * height * width <= {MAX_ELEMENTS} and ({INPUT_ELEMENTS}) <= {MAX_ELEMENTS}":
         f"the input has more than {MAX_ELEMENTS} elements",
-    f"batch * ({OUT_HEIGHT}) * ({OUT_WIDTH}) <= {MAX_ELEMENTS} and ({OUTPUT_ELEMENTS}) <= {MAX_ELEMENTS}":
-        f"the output has more than {MAX_ELEMENTS} elements",
+    # The last work-group counts on behind the last pixel.
+    f"batch * ({OUT_HEIGHT}) * ({OUT_WIDTH}) <= {MAX_ELEMENTS - 1024} and ({OUTPUT_ELEMENTS}) <= {MAX_ELEMENTS}":
+        f"the output has more than {MAX_ELEMENTS} elements, or almost as many pixels",
 }  # fmt: skip
 """The error for each condition that does not hold; a condition is evaluated only if those before it hold."""
 CONDITIONS = tuple(_REASONS)

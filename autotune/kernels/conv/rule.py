@@ -212,7 +212,7 @@ def _by_tiles(splits: Sequence[tuple[int, str]]) -> _Listed:
     narrow, usual = [(16, 4, 2, 2, 2), (32, 2, 2, 2, 2), (32, 1, 1, 1, 1)], [*deep, wide[0]]
     listed: tuple[tuple[int, list[_Tile], tuple[int, ...], int], ...] = (
         (ROWS, deep, (32, 16), 8), (ROWS, wide, (32,), 8), (ROWS, [(16, 16, 8, 8, 4)], (16,), 3),
-        (ROWS, [*deep, *narrow], (8, 4), 1), (QUADS, usual, (16, 4), 2), (QUADS, narrow, (4,), 1),
+        (ROWS, [*deep, *narrow], (8, 4), 1), (QUADS, usual, (16, 4), 3), (QUADS, narrow, (4,), 1),
         (ANY, usual, (16, 4, 1), 3), (ANY, narrow, (16, 4, 1), 1),
     )  # fmt: skip
     readings = {ROWS: ("filters", 4, 4, "aligned"), QUADS: ("pixels", 4, 1, "vload"), ANY: ("filters", 1, 1, "vload")}
@@ -239,7 +239,7 @@ def _by_registers(units: int, most_items: int, most_outputs: int, multiply_add: 
             "layouts": layouts, "tile_pixels": pixels, "tile_filters": filters, "least_filters": filters // 2 + 1,
             "wanted": 2 * most_items * units if pixels * filters > 8 else 0,
         }  # fmt: skip
-        for group in ((most_items // 4, 4), (1, most_items)):
+        for group in ((most_items // 4, 4), (1, min(most_items, 64))):
             yield _direct(
                 (*group, pixels, filters, min(filters, 4)), multiply_add=multiply_add, loads=loads,
                 first="filters" if layouts == ROWS else "pixels", channel_vector=channels, input_storage=storage,
