@@ -57,11 +57,11 @@ def find_tuned(options: argparse.Namespace) -> "tuple[Device, Tuned, Rates | Non
         others = ", ".join(known[:MOST_NAMED]) + (f" and {len(known) - MOST_NAMED} more" if known[MOST_NAMED:] else "")
         print_note(f"note: nothing was measured on {device.slug}; there are measurements of {others}")
     tuned = table.find(device, problem)
-    if tuned.template_hash:
+    if tuned.template_hash and not asked.is_trusted:  # a kernel file, whose name others may have
         from autotune.kernels.render import template_hash  # it loads Jinja2
 
         if tuned.template_hash != template_hash(asked, tuned.configuration.algorithm):
-            print_note("note: another source was measured: this kernel's before a change, or another of its name")
+            print_note("note: another source was measured: this file's before a change, or a file's of the same name")
     return device, tuned, table.rates(device)
 
 

@@ -71,7 +71,7 @@ class _Device:
     most_held: int
     """Elements of the result that a work-item of `decode` may hold in registers."""
     is_narrow: bool
-    """Whether a work-item has so few registers as on Mali."""
+    """Whether a work-item has at most 64 registers."""
     most_items: int
     """Work-items of a work-group whose registers there are."""
 

@@ -230,6 +230,11 @@ DOT = Algorithm(
     ),
 )
 
+_FEW_ROWS_OF_B = (
+    constraint("few_rows", "m <= 16 and micro_tile_m < 2 * m", "the algorithm is for few rows"),
+    constraint("rows_of_b", "trans_b == 0", "the kernel reads rows of B"),
+)
+
 STRIP = Algorithm(
     name="strip",
     meaning="few rows, on processors: strips of B with rows as long as pages, added to sums in local memory",
@@ -241,8 +246,7 @@ STRIP = Algorithm(
     ),
     constraints=(
         vectors_work("vector_width"),
-        constraint("few_rows", "m <= 16 and micro_tile_m < 2 * m", "the algorithm is for few rows"),
-        constraint("rows_of_b", "trans_b == 0", "the kernel reads rows of B"),
+        *_FEW_ROWS_OF_B,
         constraint("is_processor", "is_cpu == 1", "other devices read memory otherwise"),
         constraint("vectors_are_whole", "n % vector_width == 0", "columns are computed by whole vectors"),
         columns_to_do("micro_tile_n < 2 * n"),
@@ -272,8 +276,7 @@ ROW = Algorithm(
         HAS_ORDERING,
         PARTS_TO_COMBINE,
         vectors_work("vector_width"),
-        constraint("few_rows", "m <= 16 and micro_tile_m < 2 * m", "the algorithm is for few rows"),
-        constraint("rows_of_b", "trans_b == 0", "the kernel reads rows of B"),
+        *_FEW_ROWS_OF_B,
         constraint(
             "vectors_fill_tile",
             "micro_tile_n % vector_width == 0 and micro_tile_n <= 16 * vector_width "

@@ -93,7 +93,7 @@ class _Device:
     is_small: bool
     """Whether its registers leave room for few work-items of `own_rows` only."""
     is_narrow: bool
-    """Whether a work-item has so few registers as on Mali."""
+    """Whether a work-item has at most 64 registers."""
     holds: int
     """Work-items that a compute unit holds at least, however many registers each has."""
 
