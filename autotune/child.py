@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn, Self
 
 from autotune import tracing
-from autotune.errors import AutotuneError, DeviceLostError, WorkerError
+from autotune.errors import AgentKilledError, AutotuneError, DeviceLostError, WorkerError
 from autotune.messages import read_message, write_message
 from autotune.paths import safe_path
 
@@ -325,6 +325,8 @@ def serve(answer: Callable[[Any, Entering], Any], prepare: Callable[[], object] 
                 content = answer(message, partial(replies.send, "phase"))
         except DeviceLostError as error:  # ends this process as the loss of its own driver would
             print(error, file=sys.stderr, flush=True)
+            if isinstance(error, AgentKilledError):
+                os.kill(os.getpid(), signal.SIGKILL)
             os._exit(1)
         except AutotuneError as error:
             replies.send("unusable", str(error))

@@ -14,6 +14,7 @@ AutotuneError                   one line, with a hint how to fix it; exit status
 ├── WorkerError                 the measuring process cannot be started
 │   └── WorkerLostError         the measuring process is lost, with the trial it was measuring
 ├── DeviceLostError             the process that runs a device's driver is lost, with what it was doing
+│   ├── AgentKilledError        something outside killed it
 │   └── LinkLostError           the link to it ended, or carried something else
 ├── StoreError                  the database cannot be used as requested
 │   ├── MissingDatabaseError
@@ -116,6 +117,10 @@ class WorkerLostError(WorkerError):
 
 class DeviceLostError(AutotuneError):
     """The process that runs a device's driver is lost, together with what it was doing."""
+
+
+class AgentKilledError(DeviceLostError):
+    """Something outside killed that process, as a system does when memory runs out; the driver may be fine."""
 
 
 class LinkLostError(DeviceLostError):

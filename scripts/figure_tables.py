@@ -88,7 +88,8 @@ def comparisons() -> Iterator[str]:
     """Yield the tables that compare with other programs."""
     files = {
         "float32, H200": "h200", "the same, operands not cached": "h200_cold", "float32, H200, others": "h200_others",
-        "the four weakest of these, tuned longer": "h200_longer", "float32, H100": "h100",
+        "the four weakest of these, tuned longer": "h200_longer", "all layouts, batches, H200": "h200_layouts",
+        "float16, H200": "h200_float16", "float32, H100": "h100",
         "float16, H100": "h100_float16", "float16-acc16, H100": "h100_float16_acc16", "int8, H100": "h100_int8",
         "float16, no matrix units": "h100_float16_without", "int8, no matrix units": "h100_int8_without",
         "float16-acc16, no matrix units": "h100_float16_acc16_without", "float32, PoCL, against OpenBLAS": "pocl",

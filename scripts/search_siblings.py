@@ -18,7 +18,8 @@ from autotune.kernels import FILES, find_family
 from autotune.model.device import Device
 from autotune.model.trial import Measurement, Timer, Trial, TrialState
 from autotune.search.knowledge import Knowledge
-from autotune.search.proposals import Proposals, Transfer
+from autotune.search.neighbours import Neighbours
+from autotune.search.proposals import Proposals
 from autotune.store import Store
 
 AMD_MODELS = ("MI", "W")
@@ -70,7 +71,7 @@ def warm_search(
                 store.add_trial(there.device, problem, trial, there.provenance(trial.configuration))
             there.record_provisional()
         here, space = Knowledge(_device(path), problem, store), load(path)
-        sources = Transfer(here.device, here.family, problem, store).sources
+        sources = Neighbours(here.device, here.family, problem, store).sources
         teachers = tuple(source.name.rpartition(" ")[2] for source in sources)
         proposals = Proposals(here, space, seed)
         proposals.leave_out(here.default)

@@ -19,7 +19,7 @@ from autotune.kernels import FILES, families_of_files, find_family
 from autotune.kernels.render import code_version
 from autotune.lookup.contents import Shipped
 from autotune.model.device import Device
-from autotune.search import proposals
+from autotune.search import neighbours
 from autotune.store import Store
 from databases import Server, missing
 from factories import Printed, Run
@@ -82,7 +82,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 def published(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of published tables that searches begin with: empty, since what is published must change no test."""
     folder = tmp_path_factory.mktemp("published")
-    monkeypatch.setattr(proposals, "shipped", lambda: Shipped(folder))
+    monkeypatch.setattr(neighbours, "shipped", lambda: Shipped(folder))
     return folder
 
 

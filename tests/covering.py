@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,9 @@ from autotune.errors import ProblemError
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.model.problem import Problem
-from autotune.space.diagram import Paths
+from autotune.space.diagram import MOST_PATHS, Diagram, Numbers, Paths
 from autotune.space.family import Algorithm, KernelFamily
 from autotune.space.search_space import SearchSpace
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +48,21 @@ def spaces_to_check(
     ]
 
 
+def occurring(space: SearchSpace, algorithm: str, name: str) -> list[Value]:
+    """Return the values of a parameter that occur in valid configurations of the algorithm."""
+    [(layer, parameter)] = [(i, p) for i, p in enumerate(space.parameters[algorithm]) if p.name == name]
+    return [parameter.values[number] for number in values_of(space.diagrams[algorithm], layer)]
+
+
+def values_of(diagram: Diagram, layer: int) -> list[int]:
+    """Return the indices of the values that occur in a layer of some path."""
+    return [int(value) for value in np.flatnonzero((diagram.edges[layer] >= 0).any(axis=0))]
+
+
 def values_left_out(algorithm: Algorithm, spaces: Sequence[SearchSpace]) -> list[str]:
     """Return declared values, as ``name=value``, that do not occur in any valid configuration of these spaces."""
     parameters = spaces[0].parameters[algorithm.name] if spaces else algorithm.parameters
-    found = {p.name: {value for s in spaces for value in s.occurring(algorithm.name, p.name)} for p in parameters}
+    found = {p.name: {value for s in spaces for value in occurring(s, algorithm.name, p.name)} for p in parameters}
     return [f"{p.name}={value}" for p in parameters for value in p.values if value not in found[p.name]]
 
 
@@ -129,7 +137,7 @@ class _Cover:
         diagram, count = space.diagrams[self._algorithm], len(self._values)
         problem = count + self._problems.index(space.problem)
         path_of = np.full(self._missing.shape, -1)
-        path_of[:count, :count] = diagram.pairs()
+        path_of[:count, :count] = pairs_of(diagram)
         path_of[:count, problem] = path_of[:count, :count].diagonal()
         path_of[problem, problem] = 0
         occurs = self._is_wanted & (path_of >= 0)
@@ -170,6 +178,44 @@ class _Cover:
         *values, problem = row.tolist()
         configuration = Configuration.of(self._algorithm, **dict(self._values[value] for value in values))
         return Sample(problem=self._problems[problem - len(self._values)], configuration=configuration)
+
+
+def pairs_of(diagram: Diagram) -> Numbers:
+    """Return for every two values of a diagram the number of a path that has both, negative if there is none.
+
+    The result is square; its rows and columns are the values of all layers, one layer after the other.
+    """
+    found = np.full((sum(diagram.sizes), sum(diagram.sizes)), -MOST_PATHS)
+    # reached[value, state]: largest number of a partial path to the state through the value; last row: any value.
+    reached = np.full((len(found) + 1, 1), -MOST_PATHS)
+    reached[-1] = 0
+    first = 0
+    for targets, starts, size in zip(diagram.edges, diagram.starts, diagram.sizes, strict=True):
+        here = slice(first, first + size)
+        states, values = np.nonzero(targets >= 0)
+        ends = targets[states, values]
+        count = int(ends.max(initial=0)) + 1
+        through = reached[:, states] + starts[states, values]
+        largest = _largest(through, values, size)
+        found[:, here] = largest[:-1]
+        np.fill_diagonal(found[here, here], largest[-1])
+        reached = _largest(through, ends, count)
+        reached[here] = _largest(through[-1:], values * count + ends, size * count).reshape(size, count)
+        first += size
+    return np.maximum(found, found.T)
+
+
+def _largest(lines: Numbers, kinds: Numbers, count: int) -> Numbers:
+    """Return, for each row and each kind below `count`, the largest element of that kind.
+
+    `lines` has shape (rows, n), `kinds` shape (n,), the result (rows, count). Kinds without elements get -MOST_PATHS.
+    """
+    order = np.argsort(kinds, kind="stable")
+    found, firsts = np.unique(kinds[order], return_index=True)
+    largest = np.full((len(lines), count), -MOST_PATHS)
+    if len(found):
+        largest[:, found] = np.maximum.reduceat(lines[:, order], firsts, axis=1)
+    return largest
 
 
 def _fits(problem: Problem, limits: DeviceLimits) -> bool:

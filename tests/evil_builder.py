@@ -36,6 +36,8 @@ def misbehave(job: BuildJob, entering: Callable[[str], None]) -> Build:
     if how == "crash" and "c0_1" in job.source:
         print("last words", file=sys.stderr, flush=True)
         os.abort()
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
     if how == "hang":
         signal.pause()
     if how == "refuse":

@@ -1,8 +1,8 @@
 """A probing process that misbehaves as EVIL_PROBES says, started by test_doctor.py.
 
 EVIL_PROBES is JSON: the names of probes, or parts of kernels' sources with the variable EVIL_DRIVER set, and whether
-to `abort`, to `hang`, to end in a `fault` of autotune, to `refuse` to build or to be `wrong`; `prepare` stands for what
-a worker does first. Without EVIL_DRIVER no OpenCL is needed.
+to `abort`, to `hang`, to be killed (`kill`), to end in a `fault` of autotune, to `refuse` to build or to be `wrong`;
+`prepare` stands for what a worker does first. Without EVIL_DRIVER no OpenCL is needed.
 """
 
 import json
@@ -24,6 +24,8 @@ def misbehave(how: str) -> str:
     if how == "abort":
         print("LLVM ERROR: Cannot select: v16f32", file=sys.stderr, flush=True)
         os.abort()
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
     if how == "hang":
         signal.pause()
     if how == "fault":

@@ -45,7 +45,7 @@ def compile_command(options: argparse.Namespace) -> int:
     from autotune.device.discovery import find_device
     from autotune.display.builds import building
     from autotune.search.compilation import Extent, compile_space
-    from autotune.search.faults import with_checkup
+    from autotune.search.driver_faults import with_checkup
     from autotune.store import Store
 
     device = find_device(options.device)

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import platform
+import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from autotune.model.device import Device
 
 if TYPE_CHECKING:
     from autotune.measure.worker import Worker
-    from autotune.search.faults import KnownFault
+    from autotune.search.driver_faults import KnownFault
     from autotune.store import Store
 
 UNUSABLE = 1
@@ -100,7 +101,7 @@ def doctor_command(options: argparse.Namespace) -> int:
     """Check which features of a device work, each in a child process; searches avoid those that do not."""
     from autotune.device.discovery import find_devices
     from autotune.measure.doctor import examine
-    from autotune.search.faults import known_faults
+    from autotune.search.driver_faults import known_faults
     from autotune.store import Store
 
     devices = find_devices([options.device] if options.device else [])
@@ -109,7 +110,8 @@ def doctor_command(options: argparse.Namespace) -> int:
         for device in devices:
             print_note(f"checking {device.slug} ...")
             checkup = examine(device)
-            store.keep_checkup(device, checkup)
+            if not checkup.is_open:
+                store.keep_checkup(device, checkup)
             found.append((device, checkup, known_faults(device, store)))
     if options.json:
         print_json({**_versions(), "devices": [_plain(*one) for one in found]})
@@ -127,13 +129,13 @@ def examined(device: Device, store: "Store", worker: "Worker") -> Device:
     be built and run.
     """
     from autotune.measure.doctor import examine
-    from autotune.search.faults import with_faults
+    from autotune.search.driver_faults import with_faults
 
     checkup = store.checkup(device)
     if checkup is None:
         checkup = examine(device, is_full=False, worker=worker)
         # A total failure may go away without a new driver, a fault in autotune with its next version.
-        if checkup.can_search and not any(finding.is_ours for finding in checkup.broken):
+        if checkup.can_search and not checkup.is_open and not any(finding.is_ours for finding in checkup.broken):
             store.keep_checkup(device, checkup)
     return with_faults(_applied(checkup, device), store)
 
@@ -164,15 +166,33 @@ def _reason(checkup: Checkup) -> str:
     return "no algorithm runs right"
 
 
+_CANNOT_COMPILE = r"SIGILL|illegal instruction|unknown target CPU|not a recognized (processor|feature)"
+"""What is said where a compiler does not know the processor, or generates code for another one."""
+_CACHE = "let POCL_CACHE_DIR name a folder"
+_REMEDIES = (
+    (r"failed to map segment", f"no program may run from PoCL's cache: {_CACHE} that is not mounted noexec"),
+    (r"File too large|SIGXFSZ", "files may not become large enough: raise the limit that `ulimit -f` shows"),
+    (r"No space left|Disk quota", f"the disk is full: free some space, or {_CACHE} on another disk"),
+    (r"Permission denied|Read-only file system", f"a file cannot be used or written: {_CACHE} that is yours"),
+    (r"took more than|no response", "the machine may have been busy: try again when it is quieter"),
+)
+"""What to do where not even an empty kernel runs, by what the driver or the system says."""
+
+
 def _remedy(device: Device, checkup: Checkup) -> str:
-    if checkup.findings[0].is_ours:
+    from autotune.device.discovery import SHORT_OF_MEMORY
+
+    first = checkup.findings[0]
+    if first.is_ours:
         return "this is a fault in autotune, not in the driver: please report it"
-    if "failed to map segment" in checkup.findings[0].message:
-        return "no program may run from PoCL's cache: let POCL_CACHE_DIR name a folder that is not mounted noexec"
-    if "PoCL" in device.version:
+    short_of_memory = (r"killed by SIGKILL|[Oo]ut of memory|Cannot allocate memory|bad_alloc", SHORT_OF_MEMORY)
+    for pattern, remedy in (*_REMEDIES, short_of_memory):
+        if re.search(pattern, first.message):
+            return remedy
+    if "PoCL" in device.version and re.search(_CANNOT_COMPILE, first.message, re.IGNORECASE):
         return (
-            "unless the message says otherwise, this PoCL cannot compile for this processor: install Debian's "
-            "pocl-opencl-icd, or on x86 PyPI's intel-opencl-rt, and choose that device"
+            "this PoCL cannot compile for this processor: install Debian's pocl-opencl-icd, or on x86 PyPI's "
+            "intel-opencl-rt, and choose that device"
         )
     return "install another OpenCL driver for it, or choose another device; `autotune doctor` shows more"
 

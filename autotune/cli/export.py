@@ -70,6 +70,8 @@ def export_command(options: argparse.Namespace) -> int:
     with opened_source(options, may_be_absent=form.has_rule) as (store, slug):
         beneath = shipped_tables(store, slug)
         families = [options.family] if options.family else stored_families(store, slug, beneath)
+        if options.family is None and (untaken := [name for name in families if not form.takes(name)]):
+            print_note(f"left out: {', '.join(untaken)}, of which the sources are rendered from templates")
         if form.has_folder:
             _print_left_out(store, slug, families, beneath)
         if options.kernels:

@@ -38,7 +38,7 @@ def verify_command(options: argparse.Namespace) -> int:
     from autotune.cli.device_lock import DeviceLock
     from autotune.device.discovery import find_device
     from autotune.display.progress import rechecking
-    from autotune.search.faults import with_checkup
+    from autotune.search.driver_faults import with_checkup
     from autotune.search.recheck import recheck
     from autotune.store import Store
 
@@ -91,10 +91,10 @@ def _report(options: argparse.Namespace, found: "list[Recheck]", *, was_stopped:
         print_rechecks(found, sys.stdout)
     if was_stopped:
         return print_stopped(options, "what was verified is kept. To verify all")
-    lost = [one.before.problem.label for one in found if one.after is None]
+    lost = [one.before.problem.label for one in found if one.after is None and one.standing is Standing.FAILED]
     if lost:
         raise AutotuneError(f"no configuration runs right for {', '.join(lost[:5])}", hint="autotune run may find one")
-    return FAILED if any(one.standing is Standing.FAILED for one in found) else 0
+    return FAILED if any(one.standing in (Standing.FAILED, Standing.OPEN) for one in found) else 0
 
 
 @command(ANY_DEVICE, DATABASE, JSON, examples=("status", "status --device adreno --json"))

@@ -81,7 +81,7 @@ def discover() -> list[Device]:
     """
     answer = _ask_child(os.environ, LIMIT_S)
     if isinstance(answer, str) and answer.startswith(_LOADING):
-        hint = _SHORT_OF_MEMORY if child.KILLED in answer else _INCOMPLETE
+        hint = SHORT_OF_MEMORY if child.KILLED in answer else _INCOMPLETE
         raise DeviceSelectionError(f"OpenCL cannot be used: {answer}", hint=hint)
     return _devices_of(answer if isinstance(answer, Survey) else _without_the_culprit(answer))
 
@@ -151,7 +151,8 @@ def _without_the_culprit(loss: str) -> Survey:
     return answer
 
 
-_SHORT_OF_MEMORY = "something else ended the process, as the system does when memory runs out: free some and try again"
+SHORT_OF_MEMORY = "something else ended the process, as the system does when memory runs out: free some and try again"
+"""Hint for a process that SIGKILL ended."""
 _INCOMPLETE = "the installation of autotune is incomplete or damaged: install it again, with numpy and pyopencl"
 _BROKEN = "the fault is in the PoCL that comes with pyopencl, or in the OpenCL library: reinstall pyopencl"
 _TOGETHER = "name a folder with the .icd file of one driver in OCL_ICD_VENDORS"

@@ -164,4 +164,4 @@ def load() -> float:
 
 def is_busy() -> bool:
     """Return whether so many processes want to run that each waits for more than half of the time."""
-    return load() > 2 * (os.cpu_count() or 1)
+    return load() > 2 * usable_cores()

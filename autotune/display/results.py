@@ -10,7 +10,7 @@ from autotune.display.console import Page
 from autotune.display.words import (
     bytes_text,
     duration_text,
-    gain_text,
+    gain_and_doubt_text,
     percent_text,
     rate_text,
     recheck_text,
@@ -149,7 +149,7 @@ _FAILED = {
     TrialState.LAUNCH_FAILED: "could not be launched",
     TrialState.WRONG_RESULT: "gave wrong results",
     TrialState.TIMED_OUT: "exceeded the time limit",
-    TrialState.CUT_SHORT: "exceeded the time that the budget left it",
+    TrialState.CUT_SHORT: "was cut short",
     TrialState.CRASHED: "crashed",
     TrialState.TOO_SLOW: "was far too slow",
     TrialState.TOOL_FAILED: "ended with an unexpected error of autotune",
@@ -171,7 +171,7 @@ def _outcome_columns(outcomes: "Sequence[Outcome]") -> "_Columns[Outcome]":
         "shape": lambda outcome: outcome.request.problem.label,
         "time": of_winner(lambda winner: time_text(winner.time_ns)),
         "rate": of_winner(lambda winner: rate_text(winner.problem, winner.time_ns)),
-        "vs default": of_winner(gain_text),
+        "vs default": of_winner(gain_and_doubt_text),
         "kernel": of_winner(lambda winner: winner.configuration.algorithm, "none"),
         "calls": lambda outcome: str(outcome.request.calls),
         "from": lambda outcome: outcome.request.label,
@@ -196,7 +196,7 @@ def print_rechecks(rechecks: "Sequence[Recheck]", stream: IO[str]) -> None:
         "result": recheck_text,
         "before": lambda recheck: time_text(recheck.before.time_ns),
         "now": lambda recheck: time_text(recheck.after.time_ns) if recheck.after else "-",
-        "vs default": lambda recheck: gain_text(recheck.after) if recheck.after else "-",
+        "vs default": lambda recheck: gain_and_doubt_text(recheck.after) if recheck.after else "-",
         "kernel": lambda recheck: (recheck.after or recheck.before).configuration.algorithm,
         "samples": lambda recheck: str(recheck.after.samples) if recheck.after else "",
         "verifications": lambda recheck: str(recheck.after.verifications) if recheck.after else "",
@@ -226,6 +226,7 @@ def _overview_rows(overview: "Overview") -> list[tuple[str, str]]:
         ("out of date", str(overview.stale_problems) + _counts(overview.stale, "{} measured with another {}")),
         ("last measured", overview.last_measured or "never"),
         ("trials stored", str(sum(overview.trials.values())) + _counts(overview.trials)),
+        *([("run again", f"{overview.repeats} times, as in finals")] if overview.repeats else []),
         *((word, str(count)) for word, count in overview.set_aside.items()),
     ]
 

@@ -69,7 +69,21 @@ def verdict_text(winner: Winner) -> str:
         return "the default does not run on this driver"
     if not winner.is_final:
         return ("the default" if winner.is_default else "provisional") + "; there was no time for finals"
-    return "the default; nothing faster was found" if winner.is_default else f"{gain_text(winner)} vs default"
+    words = "the default; nothing faster was found" if winner.is_default else f"{gain_text(winner)} vs default"
+    return words + doubt_text(winner)
+
+
+def gain_and_doubt_text(winner: Winner) -> str:
+    return gain_text(winner) + doubt_text(winner)
+
+
+def doubt_text(winner: Winner) -> str:
+    """Return how often the winner of finals was verified, if that is seldom: ``, verified once``; else empty."""
+    from autotune.search.finals import full_verifications
+
+    if not winner.is_final or winner.verifications >= full_verifications(winner.time_ns):
+        return ""
+    return ", verified once" if winner.verifications == 1 else f", verified {winner.verifications} times"
 
 
 def drift_text(slowdown: float) -> str:
@@ -87,6 +101,8 @@ def recheck_text(recheck: "Recheck") -> str:
     word, after = recheck.standing.value, recheck.after
     if recheck.standing is Standing.HOLDS:
         return word
+    if recheck.standing is Standing.OPEN:
+        return f"{word}: {recheck.message}"
     if recheck.standing is Standing.SLOWER:
         return f"{word}: {recheck.slower_by:.3g} times the earlier time"
     if after is None:

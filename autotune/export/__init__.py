@@ -21,9 +21,10 @@ def export_table(
     """Return the best configurations of a kernel family or, without one, of all that are stored.
 
     They are those of one device or of all. Equal contents give equal texts. A configuration that this version's family
-    no longer declares is left out, since nothing could use it. SQLite, the only format in bytes, holds every family and
-    the ledger of trials. `beneath`, such as `shipped_tables`, adds to formats with `has_shipped` what the store lacks.
-    Raises DeviceSelectionError, UsageError, ProblemError for an unknown family, TableError, StoreError.
+    no longer declares is left out, since nothing could use it, and so is a family that the format cannot hold. SQLite,
+    the only format in bytes, holds every family and the ledger of trials. `beneath`, such as `shipped_tables`, adds to
+    formats with `has_shipped` what the store lacks. Raises DeviceSelectionError, UsageError where no family is left,
+    ProblemError for an unknown one, TableError, StoreError.
     """
     from autotune.export.contents import joined, read_tables, stored_families
     from autotune.kernels import find_family
@@ -39,7 +40,13 @@ def export_table(
     if not known.writer:
         return _snapshot(store, device_slug)
     lower = (beneath or {}) if known.has_shipped else {}
-    families = [family] if family else stored_families(store, device_slug, lower)
+    stored = [family] if family else stored_families(store, device_slug, lower)
+    families = [name for name in stored if known.takes(name)]
+    if not families:
+        raise UsageError(
+            f"the sources of {', '.join(stored)} are rendered from templates, so that no compiler can use such options",
+            hint="export c, with --kernels DIR the kernels as well, or json, files or toml",
+        )
     if known.families == "single" and len(families) > 1:
         raise UsageError(
             f"a {known.title} table has the columns of one kernel family, and {', '.join(families)} are stored",

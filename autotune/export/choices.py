@@ -132,7 +132,7 @@ def _needs(family: KernelFamily, configuration: Configuration, limits: DeviceLim
         return _NEVER
     places = {name: f"(long long)autotune_wanted[{number}]" for number, name in enumerate(sizes)}
     asked = [part for one in open_ones if one.names for part in (*one.definitions, one)]
-    return " && ".join(part.to_c(places.__getitem__, str) for part in asked)
+    return " && ".join(part.to_c(places.__getitem__, str, has_negatives=True) for part in asked)
 
 
 def _is_decided_by(sizes: Sequence[str], constraint: Constraint, algorithm: Algorithm) -> bool:

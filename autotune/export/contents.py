@@ -14,7 +14,7 @@ from autotune.model.device import Device
 from autotune.model.machine import Rates
 from autotune.model.trial import Winner
 from autotune.paths import data_folder
-from autotune.search.faults import with_faults
+from autotune.search.driver_faults import with_faults
 from autotune.store import Store
 
 Beneath = Mapping[str, Contents]
@@ -29,7 +29,9 @@ class DeviceTable:
     device: Device
     winners: tuple[Winner, ...]
     trials: Mapping[str, int] = field(default_factory=dict)
-    """Number of trials of the device, of any family, by how they ended; only where they were asked for."""
+    """Number of trials of searches of the device, of any family, by how they ended; only where they were asked for."""
+    repeats: int = 0
+    """Number of runs that measured a configuration again, as in finals; counted where trials are."""
     rates: Rates | None = None
 
 
@@ -79,11 +81,13 @@ def read_tables(
         if not known.misfits(winner.configuration):
             made = replace(winner.provenance, **_printable_texts(winner.provenance))
             found[winner.device].append(replace(winner, provenance=made))
+    counts = {slug: store.trial_counts(slug) for slug in found} if trials else {}
     tables = [
         DeviceTable(
             device=_printable_device(with_faults(known_here[slug], store)),
             winners=tuple(sorted(winners, key=lambda winner: table_order(winner.problem))),
-            trials=store.trial_counts(slug).by_state if trials else {},
+            trials=counts[slug].by_state if trials else {},
+            repeats=counts[slug].repeats if trials else 0,
             rates=store.rates(known_here[slug]),
         )
         for slug, winners in found.items()

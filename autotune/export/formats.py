@@ -56,6 +56,14 @@ class Format:
     """Whether it holds the rule for defaults, so that a device without measurements has a table too."""
     has_folder: bool = False
     """Whether the command can write a folder of sources instead, see `export_package`."""
+    is_for_sources: bool = False
+    """Whether it is for kernels whose sources the user has: those of the families with a planner in C are rendered."""
+
+    def takes(self, family: str) -> bool:
+        """Return whether it can hold a family. Raises ProblemError for an unknown one."""
+        from autotune.kernels import find_family
+
+        return not self.is_for_sources or find_family(family).c_export is None
 
     def text(self, tables: "Sequence[DeviceTable]", family: str) -> str:
         module, _, function = self.writer.partition(":")
@@ -89,9 +97,10 @@ FORMATS: Mapping[str, Format] = {
             has_shipped=True, has_rule=True, has_folder=True,
         ),
         Format(
-            name="defines", title="Compiler options", meaning="a line of options such as -DTILE=16 for each shape",
+            name="defines", title="Compiler options", meaning="options such as -DTILE=16, for kernels of your own",
             ending="txt", media_type="text/plain; charset=utf-8", beginning=rb"# Written by autotune",
             writer="autotune.export.choices:write_defines", families="appended", has_shipped=True,
+            is_for_sources=True,
         ),
         Format(
             name="files", title="JSON by size", meaning="JSON files by sizes: one for each family, device and types",

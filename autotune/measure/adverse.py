@@ -47,6 +47,8 @@ __kernel void poison(__global uint *found, const uint value, __local uint *all, 
 """
 Contents = Mapping[str, NDArray[Any]]
 _RACES = "do work-groups or work-items rely on an order, without a barrier or atomic operations?"
+_ATOMIC = re.compile(r"\batom(ic)?_\w")
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _EXCHANGES = re.compile(r"sub_group|work_group_(all|any|broadcast|reduce|scan)|\basm\b|shuffle")
 _REVERSED = "get_num_groups(d) - 1 - get_group_id(d)"
 _LOCAL = {True: "get_local_size(d) - 1 - get_local_id(d)", False: "get_local_id(d)"}
@@ -163,7 +165,7 @@ def in_order(source: str, order: Order) -> str:
 
 def is_racy_by_design(source: str) -> bool:
     """Return whether work-groups may write to one element, since there are atomic operations."""
-    return "atom" in source
+    return _ATOMIC.search(_COMMENTS.sub(" ", source)) is not None
 
 
 def check_reversed(ratio: float) -> None:

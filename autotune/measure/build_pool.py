@@ -114,7 +114,8 @@ class BuilderPool:
                 return Build(source_hash=job.source_hash, state=BuildState.BUILT)
             is_late = answer.cause is child.Cause.LATE
             is_hung = is_late and job.limit_s >= BUILD_LIMIT_S and not is_busy()
-            state = BuildState.CUT_SHORT if is_late and not is_hung else _STATES[answer.cause]
+            proves_nothing = answer.was_killed or (is_late and not is_hung)
+            state = BuildState.CUT_SHORT if proves_nothing else _STATES[answer.cause]
             message = f"{answer.message} (the machine's load was {load():.1f})" if is_late else answer.message
             return Build(source_hash=job.source_hash, state=state, message=message)
         assert isinstance(answer, Build)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from autotune import child
 from autotune.device.clocks import try_calibration
 from autotune.device.link import split
+from autotune.device.processors import is_busy
 from autotune.device.profile import find_profile
 from autotune.errors import WorkerError
 from autotune.kernels import family_names, find_family
@@ -32,6 +33,7 @@ LEAST_LIMIT_S = 10.0
 SLOWNESS = 20.0
 """On slow devices the limit is this many times the time of the empty kernel."""
 MOST_LIMIT_S = 120.0
+"""A single probe that is late is asked once more with this limit; if it exceeds that on a quiet machine, it hangs."""
 CONFIGURATIONS = 3
 """Configurations of an algorithm that are tried, until one gives a right result."""
 
@@ -130,24 +132,35 @@ class _Examiner:
 
     def _ask(self, probes: tuple[str, ...], limit_s: float) -> list[Finding]:
         answer = self._examined(probes, limit_s)
+        if len(probes) == 1 and _is_late(answer):
+            answer = self._examined(probes, MOST_LIMIT_S)
         if isinstance(answer, child.Loss) and answer.cause is child.Cause.DIED and split(self._device.selector):
             answer = self._examined(probes, limit_s)  # maybe not the driver ended but the link
-        is_ours = isinstance(answer, child.Loss) and answer.cause is child.Cause.FAULT
-        if isinstance(answer, child.Loss):
-            answer = dict.fromkeys(probes, answer.message)
-        return [_finding(probe, answer[probe], is_ours=is_ours) for probe in probes]
+        if isinstance(answer, WorkerError):
+            return [_finding(probe, answer.message, is_open=True) for probe in probes]
+        if not isinstance(answer, child.Loss):
+            return [_finding(probe, answer[probe]) for probe in probes]
+        is_ours, is_open = answer.cause is child.Cause.FAULT, answer.was_killed
+        if answer.cause is child.Cause.LATE:
+            is_open = is_busy() or answer.phase != "probe"  # opening the device is no part of what is probed
+        return [_finding(probe, answer.message, is_ours=is_ours, is_open=is_open) for probe in probes]
 
-    def _examined(self, probes: tuple[str, ...], limit_s: float) -> dict[str, str] | child.Loss:
+    def _examined(self, probes: tuple[str, ...], limit_s: float) -> dict[str, str] | child.Loss | WorkerError:
         limits_s = {"start": OPENING_LIMIT_S, "opening": OPENING_LIMIT_S, "probe": limit_s}
         try:
             return self._worker.examine(self._device.selector, probes, limits_s)
         except WorkerError as error:
-            return dict.fromkeys(probes, error.message)
+            return error
 
 
-def _finding(probe: str, complaint: str, *, is_ours: bool = False) -> Finding:
+def _is_late(answer: object) -> bool:
+    return isinstance(answer, child.Loss) and answer.cause is child.Cause.LATE and answer.phase == "probe"
+
+
+def _finding(probe: str, complaint: str, *, is_ours: bool = False, is_open: bool = False) -> Finding:
     health = Health.BROKEN if complaint else Health.WORKS
-    return Finding(probe=probe, health=health, message=" ".join(complaint.split())[:500], is_ours=is_ours)
+    message = " ".join(complaint.split())[:500]
+    return Finding(probe=probe, health=health, message=message, is_ours=is_ours, is_open=is_open)
 
 
 def _clocks(device: Device) -> Finding:
@@ -179,15 +192,17 @@ def _try_algorithm(device: Device, family: KernelFamily, algorithm: str, worker:
         try:
             trials.append(worker.run(_job(device, problem, configuration)))
         except WorkerError as error:
-            return Finding(probe=probe, health=Health.BROKEN, message=error.message)
+            return Finding(probe=probe, health=Health.BROKEN, message=error.message, is_open=True)
         if trials[-1].state is TrialState.COMPLETE:
             break
     failed = [t for t in trials if t.state is not TrialState.COMPLETE]
     message = f"{problem.label}: {failed[0].state.value}: {failed[0].message}" if failed else ""
     health = Health.BROKEN if len(failed) == len(trials) else Health.WORKS
     is_ours = all(trial.state is TrialState.TOOL_FAILED for trial in trials)
-    fault = None if is_ours else Fault(family=family.name, algorithm=algorithm)
-    return Finding(probe=probe, health=health, message=" ".join(message.split())[:500], fault=fault, is_ours=is_ours)
+    is_open = health is Health.BROKEN and any(trial.state is TrialState.CUT_SHORT for trial in trials)
+    fault = None if is_ours or is_open else Fault(family=family.name, algorithm=algorithm)
+    text = " ".join(message.split())[:500]
+    return Finding(probe=probe, health=health, message=text, fault=fault, is_ours=is_ours, is_open=is_open)
 
 
 def _to_try(device: Device, family: KernelFamily, algorithm: str) -> tuple[Problem, list[Configuration]] | None:

@@ -138,7 +138,8 @@ class Measurer:
             for number in range(len(plan.launches) if halves else 0):
                 earlier = usual.kernels[:number]
                 before = run(earlier) if earlier else loaded.contents()
-                check_halves(before, *(run([*earlier, kernels[half][number]]) for half in halves))
+                outputs = (run([*earlier, kernels[half][number]]) for half in halves)
+                check_halves(*({n: loaded.case.valid_part(n, v) for n, v in one.items()} for one in (before, *outputs)))
 
     def _can_be_checked(self, family: KernelFamily, problem: Problem, configuration: Configuration) -> bool:
         """Return whether a small size suits the device, a configuration, and the kernel that says what is right."""

@@ -93,7 +93,7 @@ class Worker:
             self._ended_early = (job, trial) if trial and trial.state is not TrialState.LAUNCH_FAILED else None
 
     def run(self, job: Job) -> Trial:
-        """Measure a job; when the child dies or exceeds a limit, the trial ends as crashed or timed out. Thread-safe.
+        """Measure a job; when the child dies or exceeds a limit, the trial ends in the state that says so. Thread-safe.
 
         A job that did not build when it was prepared has ended. Raises WorkerError when no child can be started or the
         child cannot use the device at all.
@@ -117,10 +117,12 @@ class Worker:
         answer = self._child.ask((task, job), limits_s)
         if isinstance(answer, child.Loss):
             state, message = _STATES[answer.cause], answer.message
-            if answer.phase == "inputs":  # which no kernel can be blamed for
+            if answer.was_killed:
+                state = TrialState.CUT_SHORT
+            elif answer.phase == "inputs":  # which no kernel can be blamed for
                 text = f"inputs and reference: {message}"
                 return Trial(configuration=job.configuration, state=TrialState.TOOL_FAILED, message=text, seed=job.seed)
-            if state is TrialState.TIMED_OUT and job.is_cut_off and answer.phase == "run":
+            elif state is TrialState.TIMED_OUT and job.is_cut_off and answer.phase == "run":
                 state = TrialState.TOO_SLOW
             elif state is TrialState.TIMED_OUT:
                 is_hung = limits_s[answer.phase] >= _FULL_LIMITS_S[answer.phase] and not is_busy()

@@ -12,7 +12,7 @@ from typing import Any
 from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
 from autotune.model.problem import NUMBER_TYPES
 
-PROBES_VERSION = 8
+PROBES_VERSION = 9
 """Incremented when probes or findings change so that checkups of other versions are neither valid nor read."""
 
 PROGRAMS = 10
@@ -122,6 +122,8 @@ class Finding:
     """The fault recorded if the probe ran an algorithm and found it broken."""
     is_ours: bool = False
     """An unexpected exception of autotune ended the probe: the driver may be fine."""
+    is_open: bool = False
+    """The probe was late on a busy machine, was killed from outside, or could not begin: to be asked again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +145,11 @@ class Checkup:
         algorithms = [finding for finding in self.findings if finding.fault and finding.health is not Health.MISSING]
         is_all_wrong = bool(algorithms) and all(finding.health is Health.BROKEN for finding in algorithms)
         return EMPTY_KERNEL not in self._broken and not is_all_wrong
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything is left to be found out, so that it must not be kept."""
+        return any(finding.is_open for finding in self.findings)
 
     @property
     def program_s(self) -> float:
@@ -179,6 +186,8 @@ class Checkup:
 def consequence(finding: Finding) -> str:
     """Describe how a search deals with a broken finding, for display."""
     text = feature_of(finding.probe).consequence
+    if finding.is_open:
+        return f"late, killed or never begun, so perhaps not broken; {text} for now"
     return f"a fault in autotune, not in the driver; {text}" if finding.is_ours else text
 
 

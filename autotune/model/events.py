@@ -62,7 +62,7 @@ class Outcome:
     @property
     def is_mostly_failed(self) -> bool:
         """Whether nearly all trials failed, which points to the device or its driver rather than the kernels."""
-        harmless = (TrialState.TOO_SLOW.value, TrialState.INVALID.value)
+        harmless = (TrialState.TOO_SLOW.value, TrialState.CUT_SHORT.value, TrialState.INVALID.value)
         failed = sum(count for state, count in self.failures.items() if state not in harmless)
         return failed > 0 and failed >= self.NEARLY_ALL * self.new_trials
 

@@ -51,7 +51,8 @@ class TrialState(enum.Enum):
     TIMED_OUT = "timed out"
     """Hung: it exceeded the full limit, BUILD_LIMIT_S or RUN_LIMIT_S, though the machine was not busy."""
     CUT_SHORT = "cut short"
-    """Exceeded a limit that the budget had shortened, or the full limit on a busy machine: a sound kernel may."""
+    """Exceeded a limit that the budget had shortened, or the full limit on a busy machine, or was killed from outside,
+    as when memory runs out: a sound kernel may."""
     CRASHED = "crashed"
     TOO_SLOW = "too slow"
     """Only a probe ran: extrapolated, the full launch would take far too long. Or cut off; see `Job.is_cut_off`."""
@@ -190,7 +191,7 @@ class BuildState(enum.Enum):
     """The compiler rejected the source."""
     TIMED_OUT = "timed out"
     CUT_SHORT = "cut short"
-    """It exceeded a limit below BUILD_LIMIT_S, or that limit on a busy machine."""
+    """It exceeded a limit below BUILD_LIMIT_S, or that limit on a busy machine, or was killed from outside."""
     CRASHED = "crashed"
     TOOL_FAILED = "tool failed"
     """An exception in autotune itself ended the build; the source may be fine."""

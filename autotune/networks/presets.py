@@ -1,10 +1,10 @@
 """Problems to tune for, by the names of presets: the matrix products of published networks, language models among them.
 
-Networks are in `presets.toml`, one image or sequence at a time. A convolution counts as im2col and one product: m is
-the output channels, n the output pixels, k the input channels times the window. Depthwise convolutions are left out,
-since they are not matrix products. In transformers m is the tokens. Attention is one product batched over the heads;
-the keys of each head are stored as they are computed, a row for each position. Networks as convolutions are listed
-one image at a time, with what networks that are deployed fuse behind them.
+Products are in `presets.toml`, convolutions below, one image or sequence at a time. As a product, a convolution counts
+as im2col: m is the output channels, n the output pixels, k the input channels times the window. Depthwise convolutions
+are left out there, since they are not matrix products. In transformers m is the tokens. Attention is one product
+batched over the heads; the keys of each head are stored as they are computed, a row for each position. Networks as
+convolutions are listed one image at a time, with what networks that are deployed fuse behind them.
 
 Language models with quantised weights are in `language_models.toml`. n is the tokens of a step: 1 when a model writes,
 more when it reads its prompt. The output layer is multiplied with one token of a step only. With experts, each token is
@@ -16,7 +16,7 @@ which have no kernels here, takes the next larger format, Q8_0 or Q6_K.
 
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from autotune.kernels.attention import AttentionProblem
 from autotune.kernels.conv.problem import ConvProblem
 from autotune.kernels.gemm import GemmProblem
 from autotune.kernels.qgemm.formats import FORMATS
-from autotune.kernels.rows import RowsProblem
 from autotune.kernels.shapes import merge
 from autotune.model.trial import Request
 from autotune.networks.operation import Heads
@@ -83,35 +82,15 @@ def preset(name: str, depth: int = 0, family: str = "") -> list[Request]:
     return merge(PRESETS[name].products(depth) if depth else PRESETS[name].products())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Convolution:
-    """A layer of a network. Sizes are square; `groups` equal to the channels makes it depthwise."""
-
-    label: str
-    inputs: int
-    outputs: int
-    window: int
-    side: int
-    """Of the output, in pixels."""
-    groups: int = 1
-    calls: int = 1
-
-    @property
-    def product(self) -> Request:
-        """The convolution as im2col and one product; only for `groups` of 1."""
-        assert self.groups == 1
-        problem = GemmProblem(m=self.outputs, n=self.side**2, k=self.inputs * self.window**2)
-        return Request(problem=problem, calls=self.calls, label=self.label)
-
-
-def convolutions(network: str) -> list[Convolution]:
-    """Return the convolutions of a network, including the depthwise ones."""
-    return [Convolution(**entry) for entry in _NETWORKS[network].get("convolutions", ())]
-
-
 def _products(network: str) -> Iterator[Request]:
     """Yield the products of a network: of its convolutions, then those that its table lists."""
-    yield from (layer.product for layer in convolutions(network) if layer.groups == 1)
+    layers = NETWORKS[network][1]() if network in NETWORKS else ()
+    for layer in layers:
+        one = layer.problem
+        assert isinstance(one, ConvProblem)
+        if one.groups == 1:
+            depth = one.channels * one.kernel_height * one.kernel_width
+            yield replace(layer, problem=GemmProblem(m=one.filters, n=one.out_height * one.out_width, k=depth))
     for entry in _NETWORKS[network]["products"]:
         sizes = {name: value for name, value in entry.items() if name not in ("label", "calls")}
         yield Request(problem=GemmProblem(**sizes), calls=entry.get("calls", 1), label=entry["label"])
@@ -130,13 +109,13 @@ def _layer(label: str, side: int, channels: int, filters: int, window: int, word
 
 def _inverted_residuals(blocks: Iterable[_Block], channels: int) -> _Layers:
     side = 112
-    for window, between, out, activation, stride in blocks:
+    for number, (window, between, out, activation, stride) in enumerate(blocks, start=1):
         if between != channels:
-            yield _layer("expand", side, channels, between, 1, activation)
+            yield _layer(f"expand {number}", side, channels, between, 1, activation)
         words = f"{activation} groups={between} stride={stride}"
-        yield _layer("depthwise", side, between, between, window, words)
+        yield _layer(f"depthwise {number}", side, between, between, window, words)
         side //= stride
-        yield _layer("project", side, between, out, 1, "residual" if stride == 1 and channels == out else "")
+        yield _layer(f"project {number}", side, between, out, 1, "residual" if stride == 1 and channels == out else "")
         channels = out
 
 
@@ -283,24 +262,6 @@ def attention(model: LanguageModel, tokens: int, depth: int = 0) -> Iterator[Req
         )  # fmt: skip
         if layers:
             yield Request(problem=problem, calls=layers, label="attention")
-
-
-def rows(model: LanguageModel, tokens: int) -> Iterator[Request]:
-    """Yield the operations on rows that every model has, in a step: the norms of its layers, each with the sum before
-    it, RoPE, and the product of gate and up. The last norm is that of one token."""
-    stack, heads = model.stack, model.stack.heads
-    gated = "swiglu_halves" if stack.gate_is_fused else "swiglu"
-    used = stack.experts.used if stack.experts else 1
-    for label, batch, channels, operation, count, calls in (
-        ("first norm", tokens, stack.hidden, "rms_norm_weight", 1, 1),
-        ("sum and norm", tokens, stack.hidden, "rms_norm_add_weight", 1, 2 * stack.layers - 1),
-        ("query", tokens, heads.queries * heads.size, "rope_halves", heads.queries, stack.layers),
-        ("key", tokens, heads.keys * heads.size, "rope_halves", heads.keys, stack.layers),
-        ("gate and up", tokens * used, stack.between, gated, 1, stack.layers),
-        ("last norm", 1, stack.hidden, "rms_norm_add_weight", 1, 1),
-    ):
-        problem = RowsProblem(batch=batch, channels=channels, operation=operation, heads=count)
-        yield Request(problem=problem, calls=calls, label=label)
 
 
 def products(model: LanguageModel, mix: str, tokens: int) -> Iterator[Request]:

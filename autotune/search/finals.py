@@ -63,7 +63,7 @@ def foreseen_seconds(
     samples = 1 + _samples(best_ns)
     count = (_finalists(best_ns) if finalists is None else finalists) + 1
     round_s = count * samples * max(best_ns, Job.min_sample_ns) / 1e9
-    verifications = _verifications(best_ns)
+    verifications = full_verifications(best_ns)
     # A trial runs twice to verify. The finalists share their inputs; the winner has twice as many of its own.
     verifying_s = verifications * (trial_s / 2 + best_ns / 1e9) + 3 * inputs_s
     return rounds * round_s + VERIFIED_ROUNDS * count * trial_s + verifying_s
@@ -142,7 +142,7 @@ class Finals:
 
         `finalists` are in order of importance: those for which there is no time before `deadline` do not take part. The
         first is timed and verified in any case. With fewer than the least number of rounds the winner is provisional.
-        Returns None when stopped, when no finalist is left, or when there was no time for the default.
+        Returns None when stopped, when no finalist is left, or when the default was not timed though it runs.
         """
         self._is_bounded = math.isfinite(deadline)
         self._deadline = deadline if self._is_bounded else self._pipeline.clock() + MOST_SECONDS
@@ -164,11 +164,12 @@ class Finals:
         return None
 
     def _decision(self) -> significance.Decision | None:
-        """Return what the rounds decide; None if they cannot, since there was no time for the default in them."""
+        """Return what the rounds decide; None if they cannot, since the default runs but has no time in them."""
         default, baseline = self._knowledge.default, self._knowledge.family.baseline
+        if default not in self.times and self._knowledge.is_sound(default):
+            return None
         if self._played < significance.LOOKS[0]:
-            decision = significance.decide_early(self.times, default)
-            return decision if default in self.times or not self._knowledge.is_sound(default) else None
+            return significance.decide_early(self.times, default)
         return significance.decide(self.times, default, self._incumbent, baseline=baseline)
 
     @property
@@ -203,7 +204,7 @@ class Finals:
             if self._is_late(configuration):
                 return False
             began = self._pipeline.clock()
-            trial = self._pipeline.measure(self._timing(configuration), "final")
+            trial = self._measure(self._timing(configuration))
             self._took_s[configuration] = self._pipeline.clock() - began
             if trial.measurement and trial.measurement.timer is not self._knowledge.timer:
                 self._start_again(trial)
@@ -247,7 +248,7 @@ class Finals:
     def _verify(self, configuration: Configuration) -> int:
         """Check many runs, fewer if time is short; return their number, or 0 if one failed."""
         time_ns, left_s = self._median_ns(configuration), self._deadline - self._pipeline.clock()
-        verifications = _verifications(time_ns)
+        verifications = full_verifications(time_ns)
         while verifications > 1 and self._verifying_seconds(time_ns, verifications) > left_s:
             verifications //= 2
         longest_s = SLOWER_VERIFYING * self._verifying_seconds(time_ns, verifications)
@@ -257,11 +258,17 @@ class Finals:
             verifications=verifications,
             run_limit_s=min(VERIFYING_LIMIT_S, max(left_s, longest_s, LEAST_S)),
         )
-        trial = self._pipeline.measure(job, "final")
+        trial = self._measure(job)
         if trial.state is TrialState.COMPLETE:
             return job.verifications
         self._drop(trial)
         return 0
+
+    def _measure(self, job: Job) -> Trial:
+        """Measure, once more where a configuration that ran before was cut short: that was a slow moment."""
+        trial = self._pipeline.measure(job, "final")
+        is_slow_moment = trial.state is TrialState.CUT_SHORT and self._knowledge.is_sound(job.configuration)
+        return self._pipeline.measure(job, "final") if is_slow_moment and not self._should_stop() else trial
 
     def _start_again(self, trial: Trial) -> None:
         """Discard all times: the device's events were found wrong, and do not compare with the host's clock."""
@@ -304,6 +311,6 @@ def _samples(best_ns: float) -> int:
     return SAMPLES if best_ns < LONG_NS else 1
 
 
-def _verifications(time_ns: float) -> int:
-    """Return the number of checked runs of a winner with this time."""
+def full_verifications(time_ns: float) -> int:
+    """Return the number of checked runs of a winner with this time, if time is not short."""
     return int(min(max(VERIFYING_NS / time_ns, LEAST_VERIFICATIONS), MOST_VERIFICATIONS))

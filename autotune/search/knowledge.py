@@ -58,12 +58,10 @@ class Knowledge(Task):
         right = {s.trial.configuration for s in current if s.trial.state is TrialState.COMPLETE}
         self.quarantine = excluded | (excluded_elsewhere - right)
         """Configurations that are not to be run."""
-        legal = (self.default, self.family.baseline)
         for item in current:
             has_left_quarantine = item.trial.state in QUARANTINED_STATES and not self.is_quarantined(item.trial)
-            was_cut_short = item.trial.state is TrialState.CUT_SHORT and item.trial.configuration in legal
-            if not (has_left_quarantine or was_cut_short):
-                self._recall(item)
+            if item.trial.state is not TrialState.CUT_SHORT and not has_left_quarantine:
+                self._recall(item)  # what was cut short is tried again
 
     def learn(self, trial: Trial) -> None:
         """Take in a trial. A configuration that ever failed does not count, however often it was correct."""

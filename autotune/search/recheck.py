@@ -37,6 +37,8 @@ class Standing(enum.Enum):
     """Correct, but another configuration is better now, or the default is as good."""
     FAILED = "failed"
     """It no longer runs, or its result is wrong."""
+    OPEN = "not measured"
+    """It, or the default, took longer than its limit in a slow moment: the earlier winner stays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +47,10 @@ class Recheck:
 
     before: Winner
     after: Winner | None
-    """None when nothing runs correctly, not even the default."""
+    """None when nothing runs correctly, not even the default, or when that was not measured."""
     standing: Standing
     message: str = ""
-    """How the winner failed."""
+    """How the winner failed, or why it was not measured."""
 
     @property
     def slower_by(self) -> float:
@@ -112,7 +114,13 @@ class _Rechecking:
                     self._pipeline.jobs.fresh(configuration), give_up_above_ns=3 * self._knowledge.best_ns
                 )
                 self._knowledge.learn(self._pipeline.measure(job))
+        cut_short = [self._knowledge.known.get(c) for c in (before.configuration, self._knowledge.default)]
+        late = next((trial for trial in cut_short if trial and trial.state is TrialState.CUT_SHORT), None)
+        if late:
+            return Recheck(before=before, after=None, standing=Standing.OPEN, message=late.message)
         after = None if self._should_stop() else self._finals.decide(self._finals.finalists(), math.inf)
+        if after is None and self._knowledge.is_sound(self._knowledge.default) and not self._should_stop():
+            return Recheck(before=before, after=None, standing=Standing.OPEN, message="the default was cut short twice")
         failure = self._knowledge.known.get(before.configuration)
         if failure is not None and failure.state is not TrialState.COMPLETE:
             message = f"{failure.state.value}: {failure.message}"
@@ -158,7 +166,9 @@ class Overview:
     last_measured: str
     """UTC, ISO 8601; empty when nothing was measured."""
     trials: Mapping[str, int]
-    """Number of trials by state."""
+    """Number of trials of searches by state."""
+    repeats: int
+    """Number of runs that measured a configuration again, as in finals."""
     set_aside: Mapping[str, int]
     """Number of configurations in flight and in quarantine, by these words."""
 
@@ -186,5 +196,6 @@ def _overview(store: Store, slug: str, driver: str, winners: list[Winner]) -> Ov
         stale_problems=sum(1 for found in reasons if found),
         last_measured=max([counts.last_measured, *(winner.provenance.measured_at for winner in winners)]),
         trials=counts.by_state,
+        repeats=counts.repeats,
         set_aside={word: count for word, count in set_aside.items() if count},
     )

@@ -47,7 +47,8 @@ class QuarantinedView(BaseModel):
 class FailuresAnswer(BaseModel):
     """How the trials of a device ended, and what is in quarantine."""
 
-    trials: dict[str, int] = Field(description="number of trials by how they ended")
+    trials: dict[str, int] = Field(description="number of trials of searches by how they ended")
+    repeats: int = Field(description="number of runs that measured a configuration again, as in finals")
     last_measured: str
     reasons: list[FailureReason] = Field(description=f"what trials failed with, the {MAX_REASONS} commonest")
     quarantined: list[QuarantinedView] = Field(description=f"the newest {MAX_QUARANTINED}, newest first")
@@ -194,6 +195,7 @@ def _failures(store: ServiceStore, slug: str) -> FailuresAnswer:
     newest = quarantined[-MAX_QUARANTINED:]
     return FailuresAnswer(
         trials=counts.by_state,
+        repeats=counts.repeats,
         last_measured=counts.last_measured,
         reasons=store.failure_reasons(slug, MAX_REASONS),
         total=len(quarantined),

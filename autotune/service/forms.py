@@ -296,6 +296,8 @@ class FormatView(BaseModel):
 
     name: str
     title: str
+    families: list[str]
+    """What it can hold."""
 
 
 class FormatList(BaseModel):

@@ -1,6 +1,5 @@
 """Routes for devices, lookups and tables."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -57,15 +56,14 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
     async def list_devices() -> DeviceList:
         """List the devices that are stored or that a worker offers."""
         stored = await quick(store.devices)
-        best = await heavy(store.best)
-        return DeviceList(devices=device_views(stored, Counter(w.device for w in best), service))
+        return DeviceList(devices=device_views(stored, await quick(store.best_counts), service))
 
     @routes.get("/devices/{slug}")
     async def get_device(slug: Slug) -> DeviceView:
         """Get one device."""
         stored = await quick(store.devices)
-        best = await heavy(store.best, slug)
-        found = [view for view in device_views(stored, Counter(w.device for w in best), service) if view.slug == slug]
+        views = device_views(stored, await quick(store.best_counts), service)
+        found = [view for view in views if view.slug == slug]
         if not found:
             raise HTTPException(404, f"there is no device {slug}")
         return found[0]
@@ -127,7 +125,8 @@ def table_routes(service: Service, pools: Pools) -> APIRouter:
     @routes.get("/export")
     async def list_formats() -> FormatList:
         """List the formats in which tables can be downloaded."""
-        return FormatList(formats=[FormatView(name=known.name, title=known.title) for known in FORMATS.values()])
+        taken = {form: [name for name in family_names() if form.takes(name)] for form in FORMATS.values()}
+        return FormatList(formats=[FormatView(name=f.name, title=f.title, families=taken[f]) for f in taken])
 
     @routes.post(
         "/tables",

@@ -34,8 +34,9 @@ class Diagram:
 
         In the last layer any target but -1 ends a path. Raises ConfigurationError for more than MOST_PATHS paths.
         """
-        self._edges: list[Numbers] = []
-        self._starts: list[Numbers] = []
+        self.edges: list[Numbers] = []
+        """As given, with a last state of each layer from which no path is allowed."""
+        self.starts: list[Numbers] = []
         """For each edge, the number of paths of its state that precede those of the edge."""
         self._ends: list[Numbers] = []
         below = np.ones(int(edges[-1].max(initial=-1)) + 1, dtype=np.int64)
@@ -45,8 +46,8 @@ class Diagram:
                 raise ConfigurationError("the search space has too many configurations to number them")
             ends = np.cumsum(counts, axis=1)
             # The extra last state, also reached as -1, absorbs every path that is not allowed.
-            self._edges.insert(0, _with_last(np.where(counts > 0, targets, -1), -1))
-            self._starts.insert(0, _with_last(ends - counts, 0))
+            self.edges.insert(0, _with_last(np.where(counts > 0, targets, -1), -1))
+            self.starts.insert(0, _with_last(ends - counts, 0))
             self._ends.insert(0, ends)
             below = ends[:, -1]
         self.sizes = tuple(targets.shape[1] for targets in edges)
@@ -91,7 +92,7 @@ class Diagram:
         """Return the paths, shape (n, layers), with these n numbers, each from 0 to less than the length."""
         found = np.empty((len(numbers), len(self.sizes)), dtype=np.uint16)
         states, rest = np.zeros(len(numbers), dtype=np.int64), numbers.copy()
-        for layer, (targets, starts, ends) in enumerate(zip(self._edges, self._starts, self._ends, strict=True)):
+        for layer, (targets, starts, ends) in enumerate(zip(self.edges, self.starts, self._ends, strict=True)):
             values = (ends.take(states, axis=0) <= rest[:, None]).sum(axis=1)
             found[:, layer] = values
             places = states * targets.shape[1] + values
@@ -102,7 +103,7 @@ class Diagram:
     def numbers(self, paths: Paths) -> Numbers:
         """Return the number of each of n paths, shape (n,); -1 for a path that is not allowed."""
         states, found = np.zeros(len(paths), dtype=np.int64), np.zeros(len(paths), dtype=np.int64)
-        for layer, (targets, starts) in enumerate(zip(self._edges, self._starts, strict=True)):
+        for layer, (targets, starts) in enumerate(zip(self.edges, self.starts, strict=True)):
             places = states * targets.shape[1] + paths[:, layer]
             found += starts.take(places)
             states = targets.take(places)
@@ -118,57 +119,16 @@ class Diagram:
         if not self._count:
             return None
         path, state = [], 0
-        for targets, value, has_order in zip(self._edges, wanted, is_ordered, strict=True):
+        for targets, value, has_order in zip(self.edges, wanted, is_ordered, strict=True):
             allowed = np.flatnonzero(targets[state] >= 0)
             distances = np.abs(allowed - value) if has_order else allowed != value
             path.append(int(allowed[np.argmin(distances)]))
             state = int(targets[state, path[-1]])
         return path
 
-    def values(self, layer: int) -> list[int]:
-        """Return the indices of the values that occur in a layer of some path."""
-        return [int(value) for value in np.flatnonzero((self._edges[layer] >= 0).any(axis=0))]
-
-    def pairs(self) -> Numbers:
-        """Return for every two values the number of a path that has both, negative if there is none.
-
-        The result is square; its rows and columns are the values of all layers, one layer after the other.
-        """
-        found = np.full((sum(self.sizes), sum(self.sizes)), -MOST_PATHS)
-        # reached[value, state]: largest number of a partial path to the state through the value; last row: any value.
-        reached = np.full((len(found) + 1, 1), -MOST_PATHS)
-        reached[-1] = 0
-        first = 0
-        for targets, starts, size in zip(self._edges, self._starts, self.sizes, strict=True):
-            here = slice(first, first + size)
-            states, values = np.nonzero(targets >= 0)
-            ends = targets[states, values]
-            count = int(ends.max(initial=0)) + 1
-            through = reached[:, states] + starts[states, values]
-            largest = _largest(through, values, size)
-            found[:, here] = largest[:-1]
-            np.fill_diagonal(found[here, here], largest[-1])
-            reached = _largest(through, ends, count)
-            reached[here] = _largest(through[-1:], values * count + ends, size * count).reshape(size, count)
-            first += size
-        return np.maximum(found, found.T)
-
 
 def _with_last(lines: Numbers, value: int) -> Numbers:
     return np.append(lines, np.full((1, lines.shape[1]), value), axis=0)
-
-
-def _largest(lines: Numbers, kinds: Numbers, count: int) -> Numbers:
-    """Return, for each row and each kind below `count`, the largest element of that kind.
-
-    `lines` has shape (rows, n), `kinds` shape (n,), the result (rows, count). Kinds without elements get -MOST_PATHS.
-    """
-    order = np.argsort(kinds, kind="stable")
-    found, firsts = np.unique(kinds[order], return_index=True)
-    largest = np.full((len(lines), count), -MOST_PATHS)
-    if len(found):
-        largest[:, found] = np.maximum.reduceat(lines[:, order], firsts, axis=1)
-    return largest
 
 
 def _automaton(table: NDArray[np.bool_]) -> list[Numbers]:

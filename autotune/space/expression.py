@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Any, cast
 
 from autotune.errors import ConfigurationError
-from autotune.space.source import PYTHON, C, Writer, definitions_of, has_fraction, results_of
+from autotune.space.source import FLOORING_C, PYTHON, C, Writer, definitions_of, has_fraction, results_of
 
 
 def ceil_div(a: Any, b: Any) -> Any:
@@ -40,9 +40,9 @@ class Expression:
 
     Allowed: names, constants, ``+ - * / // %``, comparisons (also chained), ``and or not``, ``x in (a, b)``,
     ``x if condition else y``, and ``min``, ``max``, ``ceil_div`` and ``round_up`` of two values. Nothing is calculated
-    with strings. The result of ``/`` may have a fraction, with which ``//`` and ``%`` do not calculate. Divide by
-    ``//`` and ``%`` only values that are never negative, so that Python and C agree. What follows a side of ``and`` or
-    ``or`` that decides is not evaluated: ``x == 0 or n % x == 0`` divides by no zero.
+    with strings. The result of ``/`` may have a fraction, with which ``//`` and ``%`` do not calculate. A family with a
+    planner in C divides by ``//`` and ``%`` only values that are never negative, so that Python and C agree. What
+    follows a side of ``and`` or ``or`` that decides is not evaluated: ``x == 0 or n % x == 0`` divides by no zero.
 
     Raises ConfigurationError when the text uses anything else.
     """
@@ -134,14 +134,20 @@ class Expression:
         )
 
     def to_c(
-        self, name: Callable[[str], str], constant: Callable[[str], str], result: Callable[[str], str] | None = None
+        self,
+        name: Callable[[str], str],
+        constant: Callable[[str], str],
+        result: Callable[[str], str] | None = None,
+        *,
+        has_negatives: bool = False,
     ) -> str:
         """Return the expression in C; `name` and `constant` spell names and string constants in C.
 
-        `result` spells the strings that the expression may result in, if not like those it compares with.
+        `result` spells the strings that the expression may result in, if not like those it compares with. With
+        `has_negatives`, quotients of negative numbers are rounded as in Python; names are never negative.
         """
         tree = ast.parse(self.text, mode="eval").body
-        return Writer(C, self.text, name, constant).write(tree, result or constant)
+        return Writer(FLOORING_C if has_negatives else C, self.text, name, constant).write(tree, result or constant)
 
 
 class _Known(ast.NodeTransformer):

@@ -124,11 +124,6 @@ class SearchSpace:
         found = self.diagrams[algorithm].numbers(paths)
         return np.where(found < 0, found, found + self.span(algorithm).first)
 
-    def occurring(self, algorithm: str, name: str) -> list[Value]:
-        """Return the values of a parameter that occur in valid configurations of the algorithm."""
-        [(layer, parameter)] = [(i, p) for i, p in enumerate(self.parameters[algorithm]) if p.name == name]
-        return [parameter.values[number] for number in self.diagrams[algorithm].values(layer)]
-
     def span(self, algorithm: str) -> Span:
         """Return the rows of an algorithm."""
         return next(span for span in self.spans if span.algorithm == algorithm)

@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import NoReturn
 
@@ -38,18 +38,21 @@ class _Language:
     """What stands for `all_of` and `any_of` where a later operand must not be evaluated needlessly; empty if they do.
 
     It is a function of functions that give the operands."""
+    floors: Mapping[str, str]
+    """How ``//``, ``%`` and the calls that divide are written where an operand may be negative, if not as elsewhere."""
 
 
 PYTHON = _Language(
     all_of=" & ", any_of=" | ", truth="({} != 0)", negation="({} == False)", division="//", number=repr,
     quotient="({} / {})", guards={" & ": "_all_of", " | ": "_any_of"}, choice="_choose({}, lambda: {}, lambda: {})",
     calls={name: f"{name}({{a}}, {{b}})" for name in ("min", "max", "ceil_div", "round_up")},
+    floors={},
 )  # fmt: skip
 """For scalars and arrays: `and` becomes `&` on truth values."""
 C = _Language(
     all_of=" && ", any_of=" || ", truth="{}", negation="(!{})", division="/", quotient="((double){} / {})",
     number=lambda value: str(int(value)) if isinstance(value, bool) else repr(value), choice="({} ? {} : {})",
-    guards={},
+    guards={}, floors={},
     calls={
         "min": "({a} < {b} ? {a} : {b})",
         "max": "({a} > {b} ? {a} : {b})",
@@ -57,6 +60,17 @@ C = _Language(
         "round_up": "(({a} + {b} - 1) / {b} * {b})",
     },
 )  # fmt: skip
+
+FLOORING_C = replace(
+    C,
+    floors={
+        "%": "(({a} % {b} + {b}) % {b})",
+        "//": "(({a} - ({a} % {b} + {b}) % {b}) / {b})",
+        "ceil_div": "(({a} + (-{a} % {b} + {b}) % {b}) / {b})",
+        "round_up": "({a} + (-{a} % {b} + {b}) % {b})",
+    },
+)
+"""C that rounds quotients down as Python does: by itself, C rounds them towards 0."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +105,7 @@ class Writer:
                 return _joined(language.all_of, [self._compare(*pair) for pair in pairs])
             case ast.Call(func=ast.Name(id=function), args=[a, b], keywords=[]) if function in language.calls:
                 self._refuse_operands(node, a, b, are_whole=function in ("ceil_div", "round_up"))
-                return language.calls[function].format(a=self.write(a), b=self.write(b))
+                return self._operation(function, language.calls[function], a, b)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return language.choice.format(self.write(test), self.write(body, result), self.write(orelse, result))
             case ast.Name(id=name):
@@ -112,11 +126,18 @@ class Writer:
                 return self.language.quotient.format(self.write(left), self.write(right))
             case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
                 self._refuse_operands(node, left, right, are_whole=True)
-                return f"({self.write(left)} {self.language.division} {self.write(right)})"
+                return self._operation("//", f"({{a}} {self.language.division} {{b}})", left, right)
             case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _ARITHMETIC:
                 self._refuse_operands(node, left, right, are_whole=isinstance(operator, ast.Mod))
-                return f"({self.write(left)} {_ARITHMETIC[type(operator)]} {self.write(right)})"
+                sign = _ARITHMETIC[type(operator)]
+                return self._operation(sign, f"({{a}} {sign} {{b}})", left, right)
         _refuse(self.text, node)
+
+    def _operation(self, operation: str, form: str, a: ast.expr, b: ast.expr) -> str:
+        """Return an operation in this form, or in the language's for operands of which one may be negative."""
+        if operation in self.language.floors and (may_be_negative(a) or may_be_negative(b)):
+            form = self.language.floors[operation]
+        return form.format(a=self.write(a), b=self.write(b))
 
     def _refuse_operands(self, node: ast.expr, *operands: ast.expr, are_whole: bool = False) -> None:
         """Raise ConfigurationError where an operand of arithmetic is a string, or has a fraction and may not.
@@ -169,6 +190,20 @@ def has_fraction(node: ast.expr) -> bool:
             return has_fraction(a) or has_fraction(b)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return has_fraction(operand)
+    return False
+
+
+def may_be_negative(node: ast.expr) -> bool:
+    """Return whether an expression may be less than 0, although none of its names is."""
+    match node:
+        case ast.BinOp(op=ast.Sub()) | ast.UnaryOp(op=ast.USub()):
+            return True
+        case ast.BinOp(op=ast.Mod(), right=divisor):
+            return may_be_negative(divisor)
+        case ast.Call(func=ast.Name(id="max"), args=values):
+            return all(map(may_be_negative, values))
+        case ast.BinOp(left=a, right=b) | ast.IfExp(body=a, orelse=b) | ast.Call(args=[a, b]):
+            return may_be_negative(a) or may_be_negative(b)
     return False
 
 

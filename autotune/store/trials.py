@@ -98,9 +98,16 @@ class TrialCounts:
     """Counts of the trials of a device, under every driver."""
 
     by_state: dict[str, int]
-    """Number of trials by value of TrialState."""
+    """Number of trials of searches by value of TrialState, that of the baseline, which no run counts, among them."""
+    repeats: int
+    """Number of runs that measured a configuration of them again, as in finals."""
     last_measured: str
     """Time of the last trial, UTC, ISO 8601; empty without trials."""
+
+    @property
+    def total(self) -> int:
+        """Number of stored runs for whatever purpose."""
+        return sum(self.by_state.values()) + self.repeats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,16 +188,20 @@ class TrialLedger(Transactions):
 
     def trial_counts(self, device_slug: str) -> TrialCounts:
         """Count the trials by the state in which they ended, and return when the last was measured."""
+        is_search = TrialRow.purpose == "search"
         query = (
-            select(TrialRow.state, func.count(), func.max(TrialRow.measured_at))
+            select(TrialRow.state, is_search, func.count(), func.max(TrialRow.measured_at))
             .join(DeviceRow, DeviceRow.id == TrialRow.device_id)
             .where(DeviceRow.slug == device_slug)
-            .group_by(TrialRow.state)
+            .group_by(TrialRow.state, is_search)
             .order_by(TrialRow.state)
         )
         rows = self.read(lambda session: session.execute(query).all())
-        last = max((moment for _, _, moment in rows), default="")
-        return TrialCounts(by_state={state: count for state, count, _ in rows}, last_measured=last)
+        return TrialCounts(
+            by_state={state: count for state, is_searched, count, _ in rows if is_searched},
+            repeats=sum(count for _, is_searched, count, _ in rows if not is_searched),
+            last_measured=max((moment for *_, moment in rows), default=""),
+        )
 
     @reads
     def trials(

@@ -1,13 +1,15 @@
 """Winners: their table and view, and the transactions that record, import and read them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, column, select, table, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, column, func, select, table, text
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from autotune.errors import StoreError
+from autotune.kernels import family_names
 from autotune.lookup.database import BEST_CONFIGURATIONS
 from autotune.model.device import Device
 from autotune.model.problem import Problem
@@ -97,6 +99,12 @@ class WinnerLedger(Transactions):
             query = query.where(BEST.c.family == family)
         winners = self.read(lambda session: known_rows(session.execute(query), _to_winner))
         return sorted(winners, key=_place)
+
+    def best_counts(self) -> Counter[str]:
+        """Count the problems that have a winner by device, of the families that this installation has."""
+        query = select(BEST.c.device, func.count()).where(BEST.c.family.in_(family_names())).group_by(BEST.c.device)
+        rows = self.read(lambda session: session.execute(query).all())
+        return Counter({row[0]: row[1] for row in rows})
 
     def winner(self, device_slug: str, problem: Problem) -> Winner | None:
         """Return the current winner of one problem on a device; None without one."""

@@ -1,51 +1,54 @@
-/* Whether what a driver reports names a device of the package. Used by autotune.c. */
+/* Whether what a driver reports names a device. Used by autotune.c and by headers of other kernels, which a program's
+   macros may precede: hence the underscores. */
 #ifndef AUTOTUNE_DEVICE_H
 #define AUTOTUNE_DEVICE_H
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Writes a text as names of devices are written: lower case, with hyphens, without "(TM)", revisions and numbers of cores. */
-static void autotune_plain_name(const char *text, char *plain, int size) {
-    static const char *const left_out[] = {"tm", "r", "c", "mc", "mp", "r0p", "r1p", "r2p"};
-    enum { SIGNS = 3 }; /* the first of these; a number follows the others */
-    int length = 0, begin = 0, number, digits;
-    for (;; text++) {
-        const char one = *text >= 'A' && *text <= 'Z' ? (char)(*text - 'A' + 'a') : *text;
-        if ((one >= 'a' && one <= 'z') || (one >= '0' && one <= '9')) {
-            if (length < size - 2) plain[length++] = one;
+/* Writes a text as names of devices are written: lower case, with hyphens, without "(TM)", revisions and cores. */
+static inline void autotune_plain_name(const char *text_, char *plain_, int size_) {
+    static const char *const left_out_[] = {"tm", "r", "c", "mc", "mp", "r0p", "r1p", "r2p"};
+    enum { SIGNS_ = 3 }; /* the first of these; a number follows the others */
+    int length_ = 0, begin_ = 0, number_, digits_;
+    for (;; text_++) {
+        const char one_ = *text_ >= 'A' && *text_ <= 'Z' ? (char)(*text_ - 'A' + 'a') : *text_;
+        if ((one_ >= 'a' && one_ <= 'z') || (one_ >= '0' && one_ <= '9')) {
+            if (length_ < size_ - 2) plain_[length_++] = one_;
             continue;
         }
-        for (digits = length; digits > begin && plain[digits - 1] >= '0' && plain[digits - 1] <= '9';) digits--;
-        for (number = 0; number < (int)(sizeof left_out / sizeof left_out[0]); number++)
-            if ((number < SIGNS) == (digits == length) && (int)strlen(left_out[number]) == digits - begin
-                    && strncmp(plain + begin, left_out[number], (size_t)(digits - begin)) == 0)
-                length = begin;
-        if (length > begin) plain[length++] = '-';
-        begin = length;
-        if (one == '\0' || one == ':') break; /* behind a colon, AMD lists features */
+        digits_ = length_;
+        while (digits_ > begin_ && plain_[digits_ - 1] >= '0' && plain_[digits_ - 1] <= '9') digits_--;
+        for (number_ = 0; number_ < (int)(sizeof left_out_ / sizeof left_out_[0]); number_++)
+            if ((number_ < SIGNS_) == (digits_ == length_) && (int)strlen(left_out_[number_]) == digits_ - begin_
+                    && strncmp(plain_ + begin_, left_out_[number_], (size_t)(digits_ - begin_)) == 0)
+                length_ = begin_;
+        if (length_ > begin_) plain_[length_++] = '-';
+        begin_ = length_;
+        if (one_ == '\0' || one_ == ':') break; /* behind a colon, AMD lists features */
     }
-    plain[length > 0 ? length - 1 : 0] = '\0';
+    plain_[length_ > 0 ? length_ - 1 : 0] = '\0';
 }
 
 /* Whether a plain text ends in a device's name, or is that name without the maker. */
-static int autotune_ends_in(const char *plain, const char *name) {
-    const size_t all = strlen(plain), some = strlen(name);
-    const char *const model = strchr(name, '-');
-    if (all >= some && strcmp(plain + all - some, name) == 0) return all == some || plain[all - some - 1] == '-';
-    return model && strcmp(plain, model + 1) == 0;
+static inline int autotune_ends_in(const char *plain_, const char *name_) {
+    const size_t all_ = strlen(plain_), some_ = strlen(name_);
+    const char *const model_ = strchr(name_, '-');
+    if (all_ >= some_ && strcmp(plain_ + all_ - some_, name_) == 0)
+        return all_ == some_ || plain_[all_ - some_ - 1] == '-';
+    return model_ && strcmp(plain_, model_ + 1) == 0;
 }
 
-/* `text` is CL_DEVICE_NAME, CL_DEVICE_VERSION or CL_DEVICE_OPENCL_C_VERSION; a name may end in a number of cores. */
-static int autotune_is_named(const char *name, const char *text, unsigned units) {
-    char plain[512], model[128];
-    const char *const of_arm = strstr(name, "-mc"), *const cores = of_arm ? of_arm : strstr(name, "-cu");
-    const size_t length = cores ? (size_t)(cores - name) : strlen(name);
-    if (length >= sizeof model || (cores && (unsigned)atoi(cores + 3) != units)) return 0;
-    memcpy(model, name, length);
-    model[length] = '\0';
-    autotune_plain_name(text, plain, (int)sizeof plain);
-    return autotune_ends_in(plain, model);
+/* `text_` is CL_DEVICE_NAME, CL_DEVICE_VERSION or CL_DEVICE_OPENCL_C_VERSION; a name may end in a number of cores. */
+static inline int autotune_is_named(const char *name_, const char *text_, unsigned units_) {
+    char plain_[512], model_[128];
+    const char *const of_arm_ = strstr(name_, "-mc"), *const cores_ = of_arm_ ? of_arm_ : strstr(name_, "-cu");
+    const size_t length_ = cores_ ? (size_t)(cores_ - name_) : strlen(name_);
+    if (length_ >= sizeof model_ || (cores_ && (unsigned)atoi(cores_ + 3) != units_)) return 0;
+    memcpy(model_, name_, length_);
+    model_[length_] = '\0';
+    autotune_plain_name(text_, plain_, (int)sizeof plain_);
+    return autotune_ends_in(plain_, model_);
 }
 
 #endif

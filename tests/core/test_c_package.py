@@ -517,13 +517,17 @@ def session(pocl: Device) -> Session:
 ONE_LAUNCH = tuple(value for value in COMBINE.values if isinstance(value, str) and value != SECOND_LAUNCH)
 PRODUCTS = (
     "64,48,96", "33,50,29", "65,33,17 batch=3", "40,36,44 nt", "1,300,210", "24,56,32 int8", "37,43,21 ldc=47 ldb=44",
-    "80,80,80", "72,40,50", "72,40,57", "37,35,290 tn ldc=36", "3,270,600 tn",
+    "80,80,80", "72,40,50", "72,40,57", "37,35,290 tn ldc=36", "3,270,600 tn", "1,300,210 nt", "300,1,210 tn",
+    "4,270,300 nt ldc=280",
 )  # fmt: skip
 MADE_FOR: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("64,48,96", "local_tile", "", ()),
     ("40,36,44 nt", "dot", "", ()),
     ("24,56,32 int8", "microtile", "", ()),
     ("1,300,210", "row", "", ()),
+    ("300,1,210 tn", "row", "", ()),
+    ("1,300,210 nt", "column", "", ()),
+    ("4,270,300 nt ldc=280", "column", "", ()),
     ("80,80,80", "microtile", "b_storage", ("image", "image_view")),
     ("72,40,50", "panel", "", ()),
     ("37,35,290 tn ldc=36", "local_tile", "combine", ONE_LAUNCH),

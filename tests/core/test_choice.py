@@ -19,6 +19,7 @@ from autotune.propose.study import construct
 from autotune.search import Budget, tune
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store
+from covering import occurring
 from fakes import INVENTED_PROCESSOR, FakeWorker
 from searches import search
 
@@ -121,7 +122,7 @@ class TestNearRow:
         found = self.SPACE[row]
         first = parameters[0]
         assert found.algorithm == "microtile"
-        assert found[first.name] == self.SPACE.occurring("microtile", first.name)[-1]
+        assert found[first.name] == occurring(self.SPACE, "microtile", first.name)[-1]
 
     def test_an_algorithm_without_rows_has_none(self) -> None:
         parameters = self.SPACE.parameters["row"]

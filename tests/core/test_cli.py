@@ -35,6 +35,7 @@ from autotune.display.progress import LiveProgress, PlainProgress, progress
 from autotune.display.results import print_devices, print_outcomes, total_text
 from autotune.display.words import (
     bytes_text,
+    doubt_text,
     duration_text,
     failures_text,
     gain_text,
@@ -616,7 +617,7 @@ def test_presets_lists_all_and_one(run: Run) -> None:
     assert all(name in out for name in ("resnet50", "mobilenetv2", "bert-base", "llama-1b-prefill", "llama-1b-decode"))
     (requests,) = json.loads(run(["presets", "resnet50", "--json"]).out).values()
     assert requests[0] == {
-        "problem": GemmProblem(m=64, n=12544, k=147).to_dict(), "calls": 1, "label": "conv1 7x7"
+        "problem": GemmProblem(m=64, n=12544, k=147).to_dict(), "calls": 1, "label": "conv1"
     }  # fmt: skip
 
 
@@ -1242,8 +1243,15 @@ def test_texts_for_people() -> None:
     assert gain_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == "= default"
     assert gain_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "default fails"
     assert verdict_text(_winner(problem)) == "2x (1.9 to 2.1) vs default"
+    assert verdict_text(_winner(problem, verifications=1)) == "2x (1.9 to 2.1) vs default, verified once"
+    assert doubt_text(_winner(problem, verifications=30)) == ", verified 30 times", "of 60"
+    assert doubt_text(_winner(problem, 1e9, verifications=20)) == doubt_text(_winner(problem, samples=0)) == ""
     nothing_faster = "the default; nothing faster was found"
     assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.TIE)) == nothing_faster
+    seldom = _winner(problem, is_default=True, verifications=7)
+    assert verdict_text(seldom) == f"{nothing_faster}, verified 7 times"
+    print_outcomes([_outcome(REQUEST, seldom)], text := io.StringIO())
+    assert "= default, verified 7 times" in text.getvalue()
     assert verdict_text(_winner(problem, is_default=True, verdict=Verdict.DEFAULT)) == nothing_faster
     assert verdict_text(_winner(problem, verdict=Verdict.DEFAULT_FAILED)) == "the default does not run on this driver"
 
@@ -1265,7 +1273,7 @@ def test_the_table_of_a_run_tells_gain_tie_and_samples() -> None:
     header, _, *rows = [[cell.strip() for cell in line.split("|")] for line in stream.getvalue().splitlines()[:6]]
     columns = [header.index(name) for name in ("vs default", "samples", "verifications")]
     assert [[row[column] for column in columns] for row in rows] == [
-        ["2x (1.9 to 2.1)", "11", "60"], ["= default", "11", "20"], ["provisional", "", ""],
+        ["2x (1.9 to 2.1)", "11", "60"], ["= default, verified 20 times", "11", "20"], ["provisional", "", ""],
         ["-", "", ""],
     ]  # fmt: skip
 

@@ -122,6 +122,7 @@ def test_what_stands_under_names_is_bounded_data(shapes: Any, message: str) -> N
         ({"inner": {"name": "a" * 65}}, r"it\.inner\.name: must be up to 64"),
         ({"inner": {"name": "a", "size": -1}}, r"it\.inner\.size: must be from 0 to 2147483647, not -1"),
         ({"inner": {"name": "a", "value": 1.5}}, r"it\.inner\.value: must be a whole number"),
+        ({"inner": {"name": "a", "value": True}}, r"it\.inner\.value: must be a whole number"),
         ({"inner": {"size": 1}}, r"it\.inner: name is missing"),
         ({"inner": {"name": "a", "colour": 1}}, r"it\.inner: has an unknown member 'colour'"),
         ({"speeds": [1, 2, 3, 4]}, r"it\.speeds: has more than 3 items"),

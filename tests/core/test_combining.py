@@ -24,6 +24,7 @@ from autotune.model.trial import Trial, TrialState
 from autotune.runtime import Reduce
 from autotune.runtime.executor import BoundCall
 from autotune.space.search_space import SearchSpace
+from covering import occurring
 from factories import quick_job, spoil_sources
 
 GPU = DeviceLimits(compute_units=8, max_work_group_size=256, max_work_item_sizes=(256, 256, 64))
@@ -78,7 +79,7 @@ def test_a_device_has_one_way_at_most(ordering: str, problem: Problem, configura
     limits, family = LIMITS[ordering], find_family(problem.family)
     assert limits.ordering == ordering
     space = SearchSpace(family, problem, limits, algorithms=[configuration.algorithm])
-    assert set(space.occurring(configuration.algorithm, "combine")) == {"launch"} | (
+    assert set(occurring(space, configuration.algorithm, "combine")) == {"launch"} | (
         {f"last_group_{ordering}"} if ordering else set()
     )
     for variant in one_launch_variants(configuration, limits):

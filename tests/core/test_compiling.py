@@ -187,6 +187,18 @@ def test_a_compiler_that_hangs_is_ended(store: Store, log: Path, monkeypatch: py
     assert build.source_hash == job.source_hash
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_build_that_is_killed_from_outside_twice_is_not_to_blame(
+    store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILD_HOW", "kill")
+    job = Task(DEVICE, PROBLEM).build_job(FAMILY.baseline)
+    with BuilderPool(1, EVIL) as pool:
+        build = pool.submit(job).result()
+    assert log.read_text().split() == [job.source_hash] * 2, "it was tried again"
+    assert build.state is BuildState.CUT_SHORT and build.message.startswith("build: killed by SIGKILL")
+
+
 @pytest.mark.parametrize(("load", "state"), [(0.0, BuildState.TIMED_OUT), (1e4, BuildState.CUT_SHORT)])
 def test_a_full_limit_proves_a_hang_on_a_quiet_machine_only(
     load: float, state: BuildState, store: Store, log: Path, monkeypatch: pytest.MonkeyPatch

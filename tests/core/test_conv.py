@@ -20,6 +20,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
 from core.test_reduce import DEVICES
+from covering import occurring
 from factories import find_wrong, first_short, quick_job, read_shape
 
 PARSE = ConvProblem.parse
@@ -144,7 +145,7 @@ class TestConfigurations:
             extensions=("cl_khr_image2d_from_buffer",),
         )  # fmt: skip
         space = SearchSpace(FAMILY, PARSE(f"1,8,8,8,8,3x3 layout={layout}"), limits, algorithms=["direct"])
-        assert "image_view" not in space.occurring("direct", "input_storage")
+        assert "image_view" not in occurring(space, "direct", "input_storage")
 
 
 def by_loops(case: ConvCase) -> Any:
@@ -275,6 +276,14 @@ def test_wrong_kernels_are_found(measurer: Measurer, monkeypatch: pytest.MonkeyP
         return source
 
     find_wrong(measurer, monkeypatch, PARSE(text), configuration, spoilt)
+
+
+def test_pixels_of_a_work_item_may_be_of_several_images(pocl: Device, measurer: Measurer) -> None:
+    problem = PARSE("3,3,3,6,9,3x3 pad=1 bias")
+    space = SearchSpace(FAMILY, problem, pocl.limits, algorithms=["direct"], overrides={"tile_p": (4,)})
+    for configuration in (space[0], space[len(space) // 2]):
+        trial = measurer.measure(quick_job(pocl, problem, configuration))
+        assert trial.state is TrialState.COMPLETE, (configuration, trial.message)
 
 
 def problems_of_all_pairs(draw: random.Random) -> list[ConvProblem]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from autotune.errors import ConfigurationError
 from autotune.space.diagram import Diagram
+from covering import pairs_of, values_of
 
 Table = tuple[Sequence[int], NDArray[np.bool_]]
 
@@ -40,7 +41,7 @@ def test_paths_are_what_the_tables_allow(seed: int) -> None:
     places = {path: number for number, path in enumerate(expected)}
     assert diagram.numbers(everything).tolist() == [places.get(tuple(path), -1) for path in everything.tolist()]
     for layer in range(len(sizes)):
-        assert diagram.values(layer) == sorted({path[layer] for path in expected})
+        assert values_of(diagram, layer) == sorted({path[layer] for path in expected})
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -48,7 +49,7 @@ def test_pairs_are_all_that_occur_each_with_a_path_that_has_it(seed: int) -> Non
     sizes, tables = drawn(seed)
     firsts = np.cumsum([0, *sizes[:-1]])
     expected = [set((firsts + path).tolist()) for path in listed(sizes, tables)]
-    pairs = Diagram.of_tables(sizes, tables).pairs()
+    pairs = pairs_of(Diagram.of_tables(sizes, tables))
     assert pairs.shape == (sum(sizes), sum(sizes))
     occurring = {pair for path in expected for pair in itertools.product(path, path)}
     assert {(a, b) for a, b in np.argwhere(pairs >= 0).tolist()} == occurring
@@ -78,7 +79,7 @@ def test_a_space_far_too_large_to_list_takes_no_time() -> None:
     assert (np.diff(paths.astype(int), axis=1) >= 0).all()
     assert paths[0].tolist() == [0] * 30
     assert paths[-1].tolist() == [9] * 30
-    pairs = diagram.pairs().reshape(30, 10, 30, 10)
+    pairs = pairs_of(diagram).reshape(30, 10, 30, 10)
     assert all(((pairs[i, :, j] >= 0) == rising).all() for i, j in itertools.combinations(range(30), 2))
 
 

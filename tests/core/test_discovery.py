@@ -368,6 +368,17 @@ def runtime(slug: str, driver: str, selector: str) -> Device:
     return Device(slug=slug, vendor="AMD", model="EPYC", family="cpu", driver=driver, selector=selector)
 
 
+def test_the_name_of_a_vendor_selects_its_runtime() -> None:
+    here = [
+        replace(runtime("pocl-intel-xeon", "7.0", "0:0"), vendor="Intel"),
+        replace(runtime("intel-cpu-intel-xeon", "2026.2", "1:0"), vendor="Intel"),
+    ]
+    for devices in (here, here[::-1]):
+        assert select("intel", devices).selector == "1:0"
+        assert select("pocl", devices).selector == select("cpu", devices).selector == "0:0"
+        assert select("xeon", devices).selector == "0:0", "of both, PoCL"
+
+
 def test_of_several_runtimes_of_one_processor_the_newest_pocl_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     here = [
         runtime("llvmpipe-amd-epyc-avx2", "26.2.6", "0:0"),
@@ -497,6 +508,24 @@ def test_an_incomplete_installation_is_not_blamed_on_a_driver(tmp_path: Path) ->
     assert "OpenCL cannot be used: loading Python's libraries" in last
     assert "no numpy here" in last
     assert "PoCL" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_a_discovery_that_is_killed_from_outside_is_not_called_a_damaged_installation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = (
+        "import os, signal\n"
+        "from autotune import child\n"
+        "def answer(message, entering):\n"
+        f"    entering({discovery._LOADING!r})\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "child.serve(answer)\n"
+    )
+    monkeypatch.setattr(discovery, "DISCOVERER", (sys.executable, "-c", script))
+    with pytest.raises(DeviceSelectionError, match="killed by SIGKILL") as caught:
+        discover()
+    assert "memory runs out" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -648,6 +677,16 @@ def test_a_quota_of_processor_time_bounds_the_cores(
         (tmp_path / name).write_text(content)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     assert usable_cores(tmp_path) == expected
+
+
+def test_a_machine_is_busy_by_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("200000 100000\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(processors, "usable_cores", lambda: usable_cores(tmp_path))
+    for waiting, is_busy in ((3.9, False), (4.1, True)):
+        monkeypatch.setattr(processors, "load", lambda waiting=waiting: waiting)
+        assert processors.is_busy() is is_busy
 
 
 @pytest.mark.usefixtures("real_loader")

@@ -49,11 +49,12 @@ from autotune.model.checkup import (
 )
 from autotune.model.device import VECTOR_WIDTHS, Device, DeviceLimits, Fault
 from autotune.model.problem import NUMBER_TYPES, Problem
-from autotune.model.trial import Job
+from autotune.model.trial import Job, Trial, TrialState
 from autotune.service.remote.wire import plain_device
 from autotune.space.search_space import SearchSpace
 from autotune.store import Store, checkups
 from autotune.store.models import device_row, value_of
+from covering import occurring
 from factories import evil
 from fakes import INVENTED_PROCESSOR
 from waiting import HANG_S
@@ -126,7 +127,7 @@ def space(device: Device, problem: Problem) -> SearchSpace:
 def values(device: Device, problem: Problem, name: str) -> set[Any]:
     found = space(device, problem)
     return {
-        v for a, named in found.parameters.items() if name in {p.name for p in named} for v in found.occurring(a, name)
+        v for a, named in found.parameters.items() if name in {p.name for p in named} for v in occurring(found, a, name)
     }
 
 
@@ -167,16 +168,92 @@ def test_where_all_is_well_one_program_tells_most(monkeypatch: pytest.MonkeyPatc
     assert checkup.applied_to(INVENTED_PROCESSOR) == INVENTED_PROCESSOR
 
 
-@pytest.mark.parametrize("how", ["abort", "hang", "refuse", "wrong"])
+@pytest.mark.parametrize("how", ["abort", "hang", "kill", "refuse", "wrong"])
 def test_only_what_fails_alone_is_broken(monkeypatch: pytest.MonkeyPatch, log: Path, how: str) -> None:
+    monkeypatch.setattr("autotune.device.processors.load", lambda: 0.0)
     checkup = check(monkeypatch, float32_vectors_of_16=how)
     [finding] = checkup.broken
     assert finding.probe == vector_probe("float32", 16)
-    said = {"abort": "SIGABRT", "hang": "took more than 0.5 s", "refuse": "unknown target CPU", "wrong": "5 of 9"}[how]
+    said = {
+        "abort": "SIGABRT", "hang": "took more than 0.5 s", "kill": "SIGKILL", "refuse": "unknown target CPU",
+        "wrong": "5 of 9",
+    }[how]  # fmt: skip
     assert said in finding.message
     assert checkup.can_search
     assert checkup.applied_to(CAPABLE).limits.max_vector_float32 == 8
-    assert log.read_text().count("1 float32 vectors of 16") == 1
+    assert log.read_text().count("1 float32 vectors of 16") == 1 + (how in ("hang", "kill"))
+    assert checkup.is_open == finding.is_open == (how == "kill")
+
+
+class _Late(Worker):
+    """A worker in which sub-groups are late, so often."""
+
+    def __init__(self, times: int, phase: str = "probe", cause: Cause = Cause.LATE) -> None:
+        super().__init__()
+        self._left = times
+        self._phase, self._cause = phase, cause
+        self.limits_s: list[float] = []
+
+    def examine(self, selector: str, probes: Sequence[str], limits_s: Mapping[str, float]) -> dict[str, str] | Loss:
+        if SUB_GROUPS not in probes:
+            return dict.fromkeys(probes, "")
+        self.limits_s.append(limits_s["probe"])
+        self._left -= 1
+        if self._left < 0:
+            return dict.fromkeys(probes, "")
+        message = f"{self._phase} took more than {limits_s['probe']:g} s"
+        return Loss(cause=self._cause, phase=self._phase, message=message, was_killed=self._cause is Cause.DIED)
+
+
+@pytest.mark.parametrize(
+    ("late", "load", "is_broken", "is_open"),
+    [
+        ((0,), 0.0, False, False),
+        ((1,), 0.0, False, False),
+        ((1,), 1e4, False, False),
+        ((2,), 0.0, True, False),
+        ((2,), 1e4, True, True),
+        ((9, "opening"), 0.0, True, True),
+        ((9, "probe", Cause.DIED), 0.0, True, True),
+    ],
+    ids=["quick", "late once", "late once and busy", "hung", "late and busy", "opened late", "killed"],
+)
+def test_a_slow_moment_breaks_nothing_for_good(
+    monkeypatch: pytest.MonkeyPatch, store: Store, late: tuple[Any, ...], load: float, is_broken: bool, is_open: bool
+) -> None:
+    worker = _Late(*late)
+    monkeypatch.setattr("autotune.device.processors.load", lambda: load)
+    found = examined(CAPABLE, store, worker)
+    assert found.limits.has_sub_groups is not is_broken, "left out of this run"
+    assert worker.limits_s[-1] == doctor.MOST_LIMIT_S, "the last time with the largest limit"
+    kept = store.checkup(CAPABLE)
+    assert (kept is None) is is_open, "the next run asks again"
+    assert kept is None or bool(kept.broken) is is_broken
+
+
+@pytest.mark.parametrize("state", [TrialState.CUT_SHORT, TrialState.WRONG_RESULT])
+def test_an_algorithm_is_not_to_blame_for_a_busy_machine(state: TrialState) -> None:
+    class Busy(Worker):
+        def run(self, job: Job) -> Trial:
+            return Trial(configuration=job.configuration, state=state, message="as told")
+
+    finding = doctor._try_algorithm(CAPABLE, find_family("gemm"), "naive", Busy())
+    assert finding.health is Health.BROKEN and finding.message.endswith(f"{state.value}: as told")
+    assert finding.is_open == (finding.fault is None) == (state is TrialState.CUT_SHORT)
+    checkup = Checkup(findings=(finding,), is_full=True)
+    assert checkup.is_open == checkup.can_search == finding.is_open
+
+
+def test_the_command_keeps_no_checkup_that_is_open(
+    pocl: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = Finding(probe=IMAGES, health=Health.BROKEN, message="probe took more than 120 s", is_open=True)
+    monkeypatch.setattr(doctor, "examine", lambda *_, **__: Checkup(findings=(late,), is_full=True))
+    database = tmp_path / "tuning.sqlite"
+    assert main(["doctor", "--device", pocl.selector, "--db", str(database)]) == 0
+    assert "perhaps not broken" in capsys.readouterr().out
+    with Store.open(database) as store:
+        assert store.checkup(pocl) is None
 
 
 class _LosesTheLink(Worker):
@@ -466,7 +543,15 @@ def test_the_command_fails_where_no_search_can_work(
     ("message", "hint"),
     [
         ("dlopen failed: spin.so: failed to map segment from shared object", "POCL_CACHE_DIR"),
-        ("killed by SIGSEGV", "this PoCL cannot compile for this processor"),
+        ("run: killed by SIGILL.", "this PoCL cannot compile for this processor"),
+        ("error: unknown target CPU 'generic'", "this PoCL cannot compile for this processor"),
+        ("'zn9' is not a recognized processor for this target", "this PoCL cannot compile for this processor"),
+        ("killed by SIGABRT. LLVM ERROR: IO failure on output stream: File too large", "`ulimit -f`"),
+        ("killed by SIGABRT. LLVM ERROR: IO failure on output stream: No space left on device", "free some space"),
+        ("cannot create /cache/kernels: Permission denied", "POCL_CACHE_DIR"),
+        ("probe: killed by SIGKILL.", "memory runs out"),
+        ("probe took more than 120 s", "quieter"),
+        ("probe: killed by SIGSEGV.", "choose another device"),
     ],
 )
 def test_the_hint_of_a_device_on_which_nothing_runs_names_the_cause(
@@ -477,4 +562,5 @@ def test_the_hint_of_a_device_on_which_nothing_runs_names_the_cause(
     device = dataclasses.replace(CAPABLE, version="OpenCL 3.0 PoCL 3.0")
     with pytest.raises(AutotuneError) as raised:
         examined(device, store, SOME_WORKER)
-    assert hint in (raised.value.hint or "")
+    assert hint in raised.value.hint
+    assert ("this PoCL" in raised.value.hint) is ("this PoCL" in hint)

@@ -40,6 +40,7 @@ from autotune.paths import data_folder
 from autotune.store import Store
 from factories import LARGE_GPU, first_short, naive, product, provenance, random_configuration, winner
 
+TAKING_GEMM = [name for name, form in FORMATS.items() if form.takes("gemm")]
 ADRENO = Device(
     slug="adreno-730", vendor="Qualcomm", model="Adreno 730", family="adreno", driver="OpenCL 3.0 */ int x; // ??/",
     limits=DeviceLimits(
@@ -125,7 +126,7 @@ def text_of(store: Store, slug: str | None, form: str, family: str = "gemm") -> 
 # All formats
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", TAKING_GEMM)
 def test_equal_contents_give_equal_tables_and_what_is_not_there_none(store: Store, form: str) -> None:
     one = export_table(store, "adreno-730", "gemm", form)
     assert len(one) > 1000
@@ -142,7 +143,18 @@ def test_an_unknown_format_is_refused(store: Store) -> None:
         export_table(store, None, "gemm", "xml")
 
 
-@pytest.mark.parametrize("form", FORMATS)
+def test_options_of_a_compiler_are_for_sources_of_users(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = ["export", "--format", "defines", "--db", store.location]
+    for family in ([], ["--family", "gemm"]):
+        assert main([*refused, *family]) == 2
+        told = capsys.readouterr()
+        assert "the sources of gemm are rendered from templates" in told.err and "json, files or toml" in told.err
+        assert not told.out
+
+
+@pytest.mark.parametrize("form", TAKING_GEMM)
 def test_an_empty_store_gives_an_empty_table(tmp_path: Path, form: str) -> None:
     with Store.open(tmp_path / "empty.sqlite") as empty:
         assert len(export_table(empty, None, "gemm", form)) > 10
@@ -451,14 +463,16 @@ def test_c_gives_the_answers_of_python_over_a_table_that_ships(over_shipped: Pat
     assert sum(answer.get("algorithm") == "naive" for answer in answers[: len(winners) + 1]) >= 2
 
 
-@pytest.mark.parametrize("form", [form for form in FORMATS.values() if form.writer], ids=lambda form: form.name)
+@pytest.mark.parametrize(
+    "form", [FORMATS[form] for form in TAKING_GEMM if FORMATS[form].writer], ids=lambda one: one.name
+)
 def test_only_tables_for_lookups_hold_what_ships(over_shipped: Path, tmp_path: Path, form: Format) -> None:
     with Store.open(over_shipped) as own:
         text = str(export_table(own, "nvidia-h200", "gemm", form.name, shipped_tables(own, None)))
         alone = export_table(own, "nvidia-h200", "gemm", form.name)
         assert shipped_tables(own, "adreno-730") == {}
         assert stored_families(own, None, shipped_tables(own, None)) == ["gemm", "reduce"]
-    assert form.has_shipped == (form.name in {"c", "files", "toml", "defines"}) == (text != alone)
+    assert form.has_shipped == (form.name in {"c", "files", "toml"}) == (text != alone)
 
 
 def test_own_winners_replace_those_that_ship(over_shipped: Path) -> None:

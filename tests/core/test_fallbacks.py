@@ -295,6 +295,17 @@ def test_what_was_cut_short_is_not_called_broken(store: Store, clock: Clock) -> 
     assert again.winner.default_ns == pytest.approx(landscape(job_of(DEFAULT)))
 
 
+def test_others_that_were_cut_short_are_tried_again_in_the_next_run(store: Store, clock: Clock) -> None:
+    tiles = failing(clock, TrialState.CUT_SHORT, lambda c: c != DEFAULT and c.algorithm == "microtile")
+    outcome = search(store, clock, tiles)
+    stored = store.trials(DEVICE.slug, "gemm")
+    cut_short = {t.trial.configuration for t in stored if t.trial.state is TrialState.CUT_SHORT}
+    assert cut_short and not outcome.is_mostly_failed
+    sound = failing(clock, TrialState.CUT_SHORT, lambda _: False)
+    search(store, clock, sound)
+    assert cut_short & set(sound.measured)
+
+
 def test_a_default_that_fails_for_good_may_be_beaten(store: Store, clock: Clock) -> None:
     outcome = search(store, clock, failing(clock, TrialState.WRONG_RESULT, is_default))
     assert outcome.winner is not None and outcome.winner.configuration != DEFAULT

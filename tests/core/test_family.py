@@ -18,6 +18,7 @@ from autotune.model.problem import NUMBER_TYPES
 from autotune.space.expression import Expression
 from autotune.space.family import KernelFamily
 from autotune.space.search_space import SearchSpace
+from covering import occurring
 from factories import PHONE, first_short
 
 GPU = replace(PHONE, global_memory_bytes=2**32, max_allocation_bytes=2**30)
@@ -67,7 +68,7 @@ def test_overrides_restrict_the_space() -> None:
 
 
 def _storages(space: SearchSpace) -> set[object]:
-    return set(space.occurring("microtile", "b_storage"))
+    return set(occurring(space, "microtile", "b_storage"))
 
 
 def test_every_algorithm_with_images_needs_a_device_with_images() -> None:

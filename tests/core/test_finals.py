@@ -190,6 +190,36 @@ def as_told(job: Job) -> float:
     return TIMES[job.configuration]
 
 
+@pytest.mark.parametrize("is_verifying", [False, True])
+def test_a_slow_moment_of_the_default_in_the_finals_is_measured_again(store: Store, is_verifying: bool) -> None:
+    moments = itertools.count()
+
+    def told(job: Job) -> float | TrialState:
+        is_slow = job.configuration == DEFAULT and bool(job.verifications) == is_verifying and next(moments) == 1
+        return TrialState.CUT_SHORT if is_slow else {**TIMES, DEFAULT: 900.0}[job.configuration]
+
+    arena = Arena(store, FakeWorker(told))
+    arena.learn(*TIMES)
+    winner = arena.decide()
+    assert winner is not None and (winner.configuration, winner.verdict) == (DEFAULT, Verdict.DEFAULT)
+    assert arena.finals.failed == []
+
+
+@pytest.mark.parametrize("is_verifying", [False, True])
+def test_nothing_wins_where_the_default_is_cut_short_in_the_finals(store: Store, is_verifying: bool) -> None:
+    slow: list[Configuration] = []
+
+    def told(job: Job) -> float | TrialState:
+        is_cut_short = job.configuration in slow and bool(job.verifications) == is_verifying
+        return TrialState.CUT_SHORT if is_cut_short else {**TIMES, DEFAULT: 900.0}[job.configuration]
+
+    arena = Arena(store, FakeWorker(told))
+    arena.learn(*TIMES)
+    slow.append(DEFAULT)
+    assert arena.decide() is None
+    assert arena.knowledge.is_sound(DEFAULT) and store.winner(DEVICE.slug, PROBLEM) is None
+
+
 def test_clear_finals_are_short_and_their_winner_is_verified(store: Store) -> None:
     arena = Arena(store, FakeWorker(as_told))
     arena.learn(*TIMES)

@@ -23,7 +23,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Buffer, Role
 from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
-from covering import covering_sample
+from covering import covering_sample, occurring
 from factories import PHONE, first_short, quick_job
 
 EVERYTHING = replace(
@@ -159,7 +159,7 @@ def test_a_device_without_a_feature_has_one_value_for_it(algorithm: str, name: s
     parameter = NEWER[algorithm, name]
     assert parameter.neutral == parameter.values[0]
     found = {
-        limits: {value for space in spaces_on(limits, algorithm) for value in space.occurring(algorithm, name)}
+        limits: {value for space in spaces_on(limits, algorithm) for value in occurring(space, algorithm, name)}
         for limits in (NOTHING, EVERYTHING)
     }
     without = ("buffer", "image") if name == "a_storage" else (parameter.neutral,)

@@ -81,7 +81,7 @@ def test_two_devices_measure_at_the_same_time_and_nothing_twice(store: Store) ->
     assert max(searched.values()) == 1
     assert len(searched) == TRIALS + 1  # and the baseline
     assert len(other.jobs) >= 4
-    stored = sum(store.trial_counts(INVENTED_PROCESSOR.slug).by_state.values())
+    stored = store.trial_counts(INVENTED_PROCESSOR.slug).total
     assert len(own.jobs) + len(other.jobs) == stored  # finals are its own
     assert store.in_flight() == [] == store.quarantined()
     assert other.is_closed

@@ -411,6 +411,9 @@ def test_no_architecture_is_invented(slug: str) -> None:
         ("Mesa Intel(R) Graphics (ADL-N)", "Intel", "intel-graphics-adl-n", ""),
         ("Intel(R) Arc(TM) B390 Graphics", "Intel", "intel-arc-b390-graphics", "intel-xe3"),
         ("Intel(R) Arc(TM) B580 Graphics", "Intel", "intel-arc-b580-graphics", "intel-xe2"),
+        ("Intel(R) Arc(TM) Pro B390 Graphics", "Intel", "intel-arc-pro-b390-graphics", "intel-xe3"),
+        ("Intel(R) Arc(TM) Pro B60 Graphics", "Intel", "intel-arc-pro-b60-graphics", "intel-xe2"),
+        ("Intel(R) Arc(TM) Pro A60 Graphics", "Intel", "intel-arc-pro-a60-graphics", "intel-xe-hpg"),
         ("FD740v3", "freedreno", "adreno-740", "adreno-7xx"),
     ],
 )

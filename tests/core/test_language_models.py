@@ -16,8 +16,9 @@ from autotune.kernels.shapes import merge, parse_shapes, read_shapes
 from autotune.model.trial import Request
 from autotune.networks.gguf import gguf_products
 from autotune.networks.gguf_header import MAX_ITEMS, TYPES, read_header
-from autotune.networks.presets import MIXES, MODELS, PRESETS, STEPS, preset, products, rows
+from autotune.networks.presets import MIXES, MODELS, PRESETS, STEPS, preset, products
 from autotune.service.cli.jobs import lines_of_shapes
+from core.test_scripts import load
 from factories import Run
 from gguf_files import SMALL, model_file
 
@@ -244,5 +245,6 @@ def test_a_model_from_a_pipe_is_refused_with_a_reason() -> None:
 
 def test_operations_on_rows_are_those_of_all_layers() -> None:
     model = next(model for model in MODELS if model.name == "llama-3.2-1b")
+    rows = load("bench_step").rows
     assert sum(one.calls for one in rows(model, 1)) == 5 * model.stack.layers + 1
     assert [one.problem.label for one in rows(model, 16)][-1] == "1x2048 rms_norm_add_weight"

@@ -12,7 +12,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.model.trial import TrialState
 from autotune.space.search_space import SearchSpace
-from covering import covering_sample
+from covering import covering_sample, occurring
 from factories import device, first_short, quick_job
 from stand_in import LIMITS, StandIn, check_tiles
 
@@ -66,7 +66,7 @@ def test_only_matrix_units_take_them_and_only_numbers_they_know() -> None:
     ],
 )  # fmt: skip
 def test_rows_are_packed_where_16_bytes_cannot_be_copied(shape: str, edges: str) -> None:
-    assert set(space(shape).occurring("matrix_tile", "edges")) == {edges}
+    assert set(occurring(space(shape), "matrix_tile", "edges")) == {edges}
 
 
 @pytest.mark.parametrize("mode", ["float16", "float16-acc16", "tt float16", "nt int8", "int8"])

@@ -54,7 +54,6 @@ def test_a_complete_trial_tells_its_times(pocl: Device, measurer: Measurer) -> N
     assert measurement is not None
     assert len(measurement.samples_ns) == 3
     assert min(measurement.samples_ns) <= measurement.time_ns <= max(measurement.samples_ns)
-    assert measurement.calls_per_sample > 1
     assert measurement.build_ns > 0
     assert 0 < measurement.error_ratio <= 1
     if measurement.timer is Timer.EVENT:

@@ -16,7 +16,7 @@ from autotune.kernels.render import render
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device
 from autotune.space.search_space import SearchSpace
-from covering import covering_sample
+from covering import covering_sample, occurring
 from factories import LARGE_GPU, UNOPTIMIZED, device, first_short
 
 LIMITS = replace(LARGE_GPU, has_float16=True)
@@ -111,7 +111,7 @@ def test_a_large_micro_tile_of_pairs_is_right(pocl: Device, shape: str, load_wid
 def edges(shape: str) -> set[Value]:
     problem = GemmProblem.parse(shape)
     space = SearchSpace(FAMILY, problem, LIMITS, algorithms=["local_tile"], overrides={"multiply_add": ("packed",)})
-    return set(space.occurring("local_tile", "edges")) if len(space) else set()
+    return set(occurring(space, "local_tile", "edges")) if len(space) else set()
 
 
 def test_what_does_not_come_in_pairs_is_padded() -> None:

@@ -31,7 +31,7 @@ from autotune.model.plan import Role
 from autotune.model.trial import Trial, TrialState
 from autotune.space.search_space import SearchSpace
 from core.test_gate import SPOILED_WORKER, Oclgrind
-from covering import Sample, covering_sample
+from covering import Sample, covering_sample, occurring
 from factories import LARGE_GPU, PHONE, PROCESSOR, find_wrong, first_short, quick_job, read_shape, spoil_sources
 
 gguf = pytest.importorskip("gguf")
@@ -323,7 +323,7 @@ class TestConfigurations:
         for shape in shapes:
             for variant in variants:
                 space = SearchSpace(FAMILY, QGemmProblem.parse(shape), variant, algorithms=[algorithm])
-                missing -= {(n, v) for n, _ in missing for v in space.occurring(algorithm, n)}
+                missing -= {(n, v) for n, _ in missing for v in occurring(space, algorithm, n)}
         assert missing == set()
 
     def test_parts_of_k_of_many_experts_stay_small(self) -> None:

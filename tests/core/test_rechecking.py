@@ -1,6 +1,7 @@
 """Winners of before met again, and what a database is said to hold, with an invented device."""
 
 import dataclasses
+import io
 import json
 import shutil
 import zlib
@@ -11,6 +12,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.device import discovery
+from autotune.display.results import print_overviews
 from autotune.display.words import recheck_text
 from autotune.kernels.gemm import FAMILY
 from autotune.kernels.render import changes
@@ -24,6 +26,7 @@ from autotune.store import Store
 from fakes import FakeWorker
 from searches import DEFAULT, DEVICE, PROBLEM, search, won
 
+TRIALS = 24
 NEWER = dataclasses.replace(DEVICE, driver="2.0")
 
 
@@ -51,7 +54,7 @@ def tuned(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     """A database of which each test gets a copy."""
     path = Path(shutil.copy(empty_database, tmp_path_factory.mktemp("tuned")))
     with Store.open(path) as store:
-        assert won(search(store, FakeWorker(invented_time), trials=24)).verdict is Verdict.FASTER
+        assert won(search(store, FakeWorker(invented_time), trials=TRIALS)).verdict is Verdict.FASTER
     return path
 
 
@@ -117,6 +120,25 @@ def test_a_winner_that_fails_gives_way_to_the_next_best(store: Store, winner: Wi
     assert (found.standing, found.message) == (Standing.FAILED, "wrong result: as told")
     assert found.after is not None and found.after.configuration not in (winner.configuration, DEFAULT)
     assert store.best(DEVICE.slug) == [found.after]
+
+
+@pytest.mark.parametrize("which", ["winner", "default"])
+def test_a_slow_moment_leaves_the_winner_of_before(store: Store, winner: Winner, which: str) -> None:
+    slow = winner.configuration if which == "winner" else DEFAULT
+    worker = FakeWorker(lambda j: TrialState.CUT_SHORT if j.configuration == slow else invented_time(j))
+    [found] = again(store, worker)
+    assert (found.standing, found.after, recheck_text(found)) == (Standing.OPEN, None, "not measured: as told")
+    assert store.best(DEVICE.slug) == [winner]
+
+
+def test_a_default_cut_short_in_the_finals_leaves_the_winner_of_before(store: Store, winner: Winner) -> None:
+    def told(job: Job) -> float | TrialState:
+        is_cut_short = job.configuration == DEFAULT and not job.verify
+        return TrialState.CUT_SHORT if is_cut_short or job.verifications else invented_time(job)
+
+    [found] = again(store, FakeWorker(told))
+    assert (found.standing, found.after) == (Standing.OPEN, None)
+    assert store.best(DEVICE.slug) == [winner]
 
 
 def test_a_winner_wrong_now_and_then_is_found_out_by_many_verifications(store: Store, winner: Winner) -> None:
@@ -185,7 +207,12 @@ def test_the_survey_tells_what_is_tuned_and_what_is_out_of_date(store: Store, wi
     assert (now.device, now.driver, now.problems, now.stale_problems) == (DEVICE.slug, "1.0", 1, 0)
     assert now.verdicts == {"faster": 1}
     assert now.last_measured >= winner.provenance.measured_at
-    assert now.trials == {"complete": len(store.trials(DEVICE.slug, "gemm"))}
+    searched = TRIALS + 1  # and the baseline
+    assert now.trials == {"complete": searched}
+    assert now.repeats == len(store.trials(DEVICE.slug, "gemm")) - searched > 0
+    text = io.StringIO()
+    print_overviews([now], text)
+    assert f"trials stored  {searched}: {searched} complete\n  run again      {now.repeats} times" in text.getvalue()
     [later] = survey(store, {DEVICE.slug: "2.0"})
     assert (later.driver, later.stale_problems, later.stale) == ("2.0", 1, {"driver": 1})
     [elsewhere] = survey(store, {})

@@ -129,7 +129,7 @@ def test_a_failure_in_a_used_context_is_judged_again_in_a_fresh_one(pocl: Device
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_a_worker_killed_from_outside_runs_its_trial_once_more_and_ends_it_as_crashed_the_second_time(
+def test_a_worker_killed_from_outside_runs_its_trial_once_more_and_cuts_it_short_the_second_time(
     pocl: Device,
 ) -> None:
     job = Job(selector=pocl.selector, problem=PROBLEM, configuration=FAMILY.baseline, samples=1, min_sample_ns=1000)
@@ -149,7 +149,7 @@ def test_a_worker_killed_from_outside_runs_its_trial_once_more_and_ends_it_as_cr
         killed = worker.run(dataclasses.replace(job, seed=NEVER_ENDING, run_limit_s=HANG_S))
         join(killing)
         assert len(killed_pids) == 2
-        assert killed.state is TrialState.CRASHED and killed.message.startswith("run: killed by SIGKILL.")
+        assert killed.state is TrialState.CUT_SHORT and killed.message.startswith("run: killed by SIGKILL.")
         assert worker.run(job).state is TrialState.COMPLETE
 
 

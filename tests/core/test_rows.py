@@ -346,6 +346,11 @@ class TestJudge:
         right["output"][row, 3] = 0.5
         assert case.error_ratio(right) == math.inf
 
+    def test_positions_are_drawn_near_and_far(self) -> None:
+        problem = RowsProblem(batch=8, channels=32, operation="rope")
+        drawn = np.concatenate([RowsCase(problem, seed).inputs["positions"] for seed in range(8)])
+        assert drawn.min() < 64 and drawn.max() > 2**16
+
     def test_rows_that_come_again_are_judged_each(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(RowsCase, "DISTINCT_ELEMENTS", 1000)
         problem = RowsProblem(batch=50, channels=98, operation="rope", pitch=100)

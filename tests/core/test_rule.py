@@ -66,6 +66,19 @@ def test_one_row_and_one_column_have_their_own_kernels(slug: str) -> None:
 
 
 @pytest.mark.parametrize("slug", ["nvidia-h200", "adreno-740", "mali-g610-mc6", "intel-arc", "amd-radeon"])
+def test_vectors_times_a_transposed_matrix_have_the_kernels_of_the_product_of_the_transposes(slug: str) -> None:
+    assert default(slug, "4096,1,4096 tn") == default(slug, "1,4096,4096")
+    assert default(slug, "1,4096,4096 nt batch=3") == default(slug, "4096,1,4096 batch=3")
+
+
+@pytest.mark.parametrize("slug", ["adreno-740", "mali-g610-mc6"])
+def test_a_phone_copies_no_transposed_matrix_for_few_rows(slug: str) -> None:
+    for few in (2, 4):
+        found = default(slug, f"{few},4096,4096 nt")
+        assert (found.algorithm, found["micro_tile_n"]) == ("column", few)
+
+
+@pytest.mark.parametrize("slug", ["nvidia-h200", "adreno-740", "mali-g610-mc6", "intel-arc", "amd-radeon"])
 @pytest.mark.parametrize("shape", ["1,1,1000000", "2,1,100000", "3,3,4096", "1,8,4096 float16"])
 def test_few_results_of_a_long_k_are_shared_by_many_work_items(slug: str, shape: str) -> None:
     found = default(slug, shape)

@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -43,7 +44,9 @@ def load(name: str) -> Any:
 class TestShell:
     """The scripts that set up the checkout, with a set-up that only notes what is called."""
 
-    def _run(self, folder: Path, script: str, answer: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, folder: Path, script: str, answer: str, *arguments: str, coverage: str = ""
+    ) -> subprocess.CompletedProcess[str]:
         (folder / "scripts").mkdir()
         shutil.copy(SCRIPTS / script, folder / "scripts")
         (folder / "bin").mkdir()
@@ -53,7 +56,8 @@ class TestShell:
         setup = f'venv="{folder}"; python="{called}"; prepare() {{ :; }}; use_only_pocl() {{ :; }}\n'
         (folder / "scripts" / "setup.sh").write_text(setup)
         command = ["sh", str(folder / "scripts" / script), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=folder)
+        environment = {**os.environ, "AUTOTUNE_COVERAGE": coverage}
+        return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
 
     @pytest.mark.parametrize(("algorithm", "status"), [("microtile", 0), ("naive", 1)])
     def test_quickstart_warns_where_the_plainest_kernel_won(self, tmp_path: Path, algorithm: str, status: int) -> None:
@@ -76,8 +80,22 @@ class TestShell:
         assert done.returncode == 0, done.stderr
         types = tmp_path / "types.log"
         printed = done.stdout + (types.read_text() if types.exists() else "")
-        called = re.sub(r"called: -m | --numprocesses \d+ --dist worksteal", "", printed).splitlines()
-        assert called == checks
+        assert _calls(printed) == checks
+
+    def test_continuous_integration_runs_no_test_twice(self, tmp_path: Path) -> None:
+        commands = (SCRIPTS.parent / ".ci" / "run").read_text().splitlines()[-2:]
+        assert commands == ['AUTOTUNE_COVERAGE=true "$test"', 'exec "$test" --long tests']
+        (tmp_path / "short").mkdir()
+        (tmp_path / "long").mkdir()
+        short = self._run(tmp_path / "short", "test", "", coverage="true")
+        assert "pytest --cov" in _calls(short.stdout)
+        long = self._run(tmp_path / "long", "test", "", "--long", "tests", coverage="true")
+        assert _calls(long.stdout) == ["pytest -m long tests"]
+
+
+def _calls(printed: str) -> list[str]:
+    """What the set-up noted, without what every call of pytest has."""
+    return re.sub(r"called: -m | --numprocesses \d+ --dist worksteal", "", printed).splitlines()
 
 
 class TestForetoldGain:

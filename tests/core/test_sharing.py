@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from autotune import search
 from autotune.kernels.gemm import GemmProblem
 from autotune.model.events import Listener, Outcome
 from autotune.model.machine import Rates
 from autotune.model.trial import Job, Request, TrialState
-from autotune.search import Budget, SamplerChoice, one_problem, tune
+from autotune.search import Budget, SamplerChoice, one_problem, sharing, tune
 from autotune.search.budget import EVERY_TRIALS, GainLeft
 from autotune.search.task import Task
 from autotune.store import Store
@@ -73,7 +72,7 @@ def test_none_is_left_without_a_start_where_trials_take_far_longer_than_thought(
     outcomes = share(store, clock, worker, 61, calls=(1, 1, 1, 1, 1, 1))
     assert len(outcomes) == 6
     trials = [outcome.new_trials for outcome in outcomes]
-    assert trials == [search.FIRST_TRIALS] * 2 + [1] * 4, "once the budget has ended, the default alone"
+    assert trials == [sharing.FIRST_TRIALS] * 2 + [1] * 4, "once the budget has ended, the default alone"
     assert all(outcome.winner and not outcome.winner.is_final for outcome in outcomes), "no time for finals"
 
 
@@ -81,7 +80,7 @@ def test_none_is_left_without_a_start_where_trials_take_far_longer_than_thought(
 def test_time_goes_where_most_calls_are(store: Store, clock: Clock) -> None:
     worker, recorder = worker_of(clock, lambda _: 0.5), Recorder()
     few, many, none = share(store, clock, worker, 45, recorder, calls=(1, 1000, 1))
-    assert few.new_trials >= search.LEAST_TRIALS and none.new_trials >= search.LEAST_TRIALS
+    assert few.new_trials >= sharing.LEAST_TRIALS and none.new_trials >= sharing.LEAST_TRIALS
     assert many.new_trials >= 8 + max(few.new_trials, none.new_trials)
     assert recorder.outcomes[0] == many, "the most important is decided first"
     assert many.seconds > few.seconds > 0
@@ -157,10 +156,10 @@ def test_what_is_built_and_waits_is_not_in_flight_while_others_are_measured(stor
 
 @pytest.mark.long
 @pytest.mark.usefixtures("without_estimates")
-def test_models_that_do_not_fit_into_memory_are_made_anew(
+def test_models_that_do_not_fit_into_memory_are_made_again(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "KEPT_MODELS", 0)
+    monkeypatch.setattr(sharing, "KEPT_MODELS", 0)
     worker, recorder = worker_of(clock, lambda _: 0.6), Recorder()
     share(store, clock, worker, 60, recorder, calls=(3, 2, 2))
     assert len([key for key, _ in itertools.groupby(recorder.order)]) > 4
@@ -233,7 +232,7 @@ def test_one_problem_that_never_runs_does_not_take_the_time_of_the_others(store:
     worker = FakeWorker(measure)
     first, second = share(store, clock, worker, 40, calls=(1, 1))
     assert first.winner is None
-    assert second.winner is not None and second.new_trials > search.LEAST_TRIALS
+    assert second.winner is not None and second.new_trials > sharing.LEAST_TRIALS
 
 
 class TestGainLeft:

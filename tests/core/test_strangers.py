@@ -84,7 +84,7 @@ def test_the_main_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     home.mkdir()
     there = trip(PLACES[name](tmp_path), home, slowness=4)
     database = SCRIPT.database(there)
-    shape = ("--shape", "32,32,32", "--trials", "1", "--budget", "30s", "--no-crossover", "--quiet")
+    shape = ("--shape", "32,32,32", "--trials", "1", "--no-crossover", "--quiet")
     done = there.autotune("run", "--device", "0:0", *shape, "--db", database)
     assert (done.status, there.faults) == (0, []), done.errors
     assert SCRIPT.read_database(Path(database), SCRIPT.jobs(32)[0])["winner"]

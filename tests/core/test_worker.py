@@ -380,3 +380,65 @@ def test_a_limit_that_a_budget_shortened_is_told_from_a_hang(pocl: Device) -> No
         trial = worker.run(dataclasses.replace(job(pocl, FINE), run_limit_s=0.2))
     assert trial.state is TrialState.CUT_SHORT
     assert re.fullmatch(r"run took more than 0\.2 s \(the machine's load was \d+\.\d\)", trial.message)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("phase", ["build", "run", "inputs"])
+def test_what_is_killed_from_outside_twice_is_not_to_blame(phase: str, pocl: Device, tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from autotune import child\n"
+        "def answer(message, entering):\n"
+        "    entering(sys.argv[1])\n"
+        "    with open(sys.argv[2], 'a') as log:\n"
+        "        log.write('x')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "child.serve(answer)\n"
+    )
+    with Worker((sys.executable, "-c", script, phase, str(tmp_path / "log"))) as worker:
+        trial = worker.run(job(pocl, FINE))
+    assert (tmp_path / "log").read_text() == "xx", "it was tried again"
+    assert trial.state is TrialState.CUT_SHORT and trial.message.startswith(f"{phase}: killed by SIGKILL")
+    assert trial.state not in QUARANTINED_STATES
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_what_lost_its_agent_to_a_kill_is_not_to_blame(pocl: Device) -> None:
+    script = (
+        "from autotune import child, errors\n"
+        "def answer(message, entering):\n"
+        "    entering('run')\n"
+        "    raise errors.AgentKilledError('something outside killed the agent')\n"
+        "child.serve(answer)\n"
+    )
+    with Worker((sys.executable, "-c", script)) as worker:
+        trial = worker.run(job(pocl, FINE))
+    assert trial.state is TrialState.CUT_SHORT and "something outside killed the agent" in trial.message
+
+
+IN_INPUTS = (
+    "import sys\n"
+    "from autotune import child\n"
+    "from autotune.model.trial import Trial, TrialState\n"
+    "def answer(message, entering):\n"
+    "    entering('inputs')\n"
+    "    if sys.argv[1] == 'hang':\n"
+    "        child.threading.Event().wait()\n"
+    "    return Trial(configuration=message[1].configuration, state=TrialState.COMPLETE)\n"
+    "child.serve(answer)\n"
+)
+
+
+def test_inputs_may_take_longer_than_a_run(pocl: Device) -> None:
+    with Worker((sys.executable, "-c", IN_INPUTS, "answer")) as worker:
+        assert worker.run(replace(job(pocl, FINE), run_limit_s=1e-9)).state is TrialState.COMPLETE
+
+
+def test_no_kernel_is_to_blame_for_inputs_that_take_too_long(pocl: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.measure.worker.INPUTS_LIMIT_S", 0.2)
+    with Worker((sys.executable, "-c", IN_INPUTS, "hang")) as worker:
+        trial = worker.run(job(pocl, FINE))
+    assert (trial.state, trial.message) == (
+        TrialState.TOOL_FAILED, "inputs and reference: inputs took more than 0.2 s",
+    )  # fmt: skip
+    assert trial.state not in QUARANTINED_STATES

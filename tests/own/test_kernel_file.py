@@ -37,7 +37,7 @@ from autotune.own import tuning
 from autotune.own.kernel_file.draft import draft
 from autotune.own.kernel_file.family import FileFamily
 from autotune.own.kernel_file.reading import read_kernel_file
-from autotune.own.kernel_file.unused import without_unused
+from autotune.own.kernel_file.unused_kernels import without_unused
 from autotune.own.tuning import use_file
 from autotune.propose.acquisition import Observations
 from autotune.propose.explorer import Explorer
@@ -939,6 +939,9 @@ def test_tune_check_and_status_serve_a_file(folder: Path, pocl: Device, capsys: 
     assert main(["tune", file, "--device", pocl.selector, "--trials", "3", "--quiet", "--json", "--db", database]) == 0
     [outcome] = json.loads(capsys.readouterr().out)["outcomes"]
     assert outcome["winner"]["problem"]["n"] == 1000
+    assert main(["status", "--db", database, "--json"]) == 0
+    [status] = json.loads(capsys.readouterr().out)
+    assert sum(status["trials"].values()) == outcome["new_trials"] == 3 and status["repeats"] > 0
     assert main(["lookup", "1000", "--family", "scale", "--device", pocl.slug, "--db", database]) == 0
     told = capsys.readouterr()
     assert "match      exact" in told.out and not told.err
@@ -983,6 +986,22 @@ defines = { WIDE = "GROUP * PER_ITEM", LONG = "n", T = "'float'", FAST = "GROUP 
     assert write_defines(tables, "scale").splitlines()[1].endswith(f" scale {of_size}")
 
 
+def test_options_of_a_compiler_are_exported_of_own_kernels_alone(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from factories import device, naive, product, winner  # here, since a function of this module is run by itself
+
+    family, database = family_of(folder), str(tmp_path / "tuned.sqlite")
+    with Store.open(database) as store:
+        store.add_device(device())
+        store.record_winner(winner(device(), family.problem_type.parse("100"), family.usual))
+        store.record_winner(winner(device(), product(64, 64, 64), naive(1, 32)))
+    assert main(["export", "--format", "defines", "--db", database]) == 0
+    told = capsys.readouterr()
+    assert "n=100 scale -DGROUP=32" in told.out and "gemm" not in told.out
+    assert "left out: gemm, of which the sources are rendered from templates" in told.err
+
+
 WHOLE = re.sub(r"(?m)^constraints.*", 'constraints = { whole = "n % (GROUP * PER_ITEM) == 0" }', FILE)
 
 
@@ -1003,6 +1022,49 @@ def test_c_gives_what_is_legal_or_nothing(folder: Path) -> None:
     (folder / "scale.h").write_text(write_choices([], "scale"))
     assert all("GROUP" in options for options in _options_in_c(folder, [("any", 1024), ("any", 16)]))
     assert _options_in_c(folder, [("any", 7)]) == ["NULL"]
+
+
+@pytest.mark.long
+def test_a_c_program_may_name_its_device_as_the_driver_does(folder: Path) -> None:
+    from factories import device, winner  # here, since a function of this module is run by itself
+
+    family = family_of(folder)
+    devices = {slug: replace(device(), slug=slug) for slug in ("adreno-730", "amd-gfx1100", "mali-g710-mc10")}
+    tables = [
+        DeviceTable(
+            device=one,
+            winners=(
+                winner(one, family.problem_type.parse("100"), Configuration.of("scale", PER_ITEM=per_item, GROUP=64)),
+            ),
+        )
+        for per_item, one in zip((1, 2, 4), devices.values(), strict=True)
+    ]
+    (folder / "scale.h").write_text(write_choices(tables, "scale"))
+    names = {
+        "adreno-730": 1, "QUALCOMM Adreno(TM) 730": 1, "Adreno (TM) 730": 1, "QUALCOMM Adreno(TM)": 0, "adreno-740": 0,
+        "amd-gfx1100": 2, "gfx1100:sramecc+:xnack-": 2, "mali-g710-mc10": 4, "Mali-G710 r0p0": 0, "": 0,
+    }  # fmt: skip
+    found = _options_in_c(folder, [(name, 100) for name in names])
+    tuned = [int(options.rpartition("=")[2]) if "GROUP=64" in options else 0 for options in found]
+    assert dict(zip(names, tuned, strict=True)) == names
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "constraint",
+    ["(n - 9) // SHIFT % 4 > 1", "(n - 9) // 4 % 3 == SHIFT + 4", "(n - 9) % 4 > 1", "n % SHIFT < -1",
+     "ceil_div(n - 9, 4) % 3 == 1", "round_up(n - 9, 4) == n - 8", "max(n - 9, -n) // 4 * 4 == n - 11"],
+)  # fmt: skip
+def test_c_divides_negative_numbers_as_python_does(folder: Path, constraint: str) -> None:
+    further = f'defines = {{ MOVED = "SHIFT" }}\nconstraints = {{ divides = "{constraint}" }}'
+    text = re.sub(r"(?m)^constraints.*", further, FILE)
+    family = family_of(folder, text.replace("PER_ITEM = [", "SHIFT = [-3], PER_ITEM = ["))
+    (folder / "scale.h").write_text(write_choices([], "scale"))
+    problems = [family.problem_type.parse(str(size)) for size in range(1, 30)]
+    legal = [not family.violations(problem, family.usual, DeviceLimits()) for problem in problems]
+    found = _options_in_c(folder, [("any", problem.label) for problem in problems])
+    assert [options != "NULL" for options in found] == legal
+    assert any(legal[:9]) and not all(legal[:9]), "where n - 9 is negative"
 
 
 def _options_in_c(folder: Path, asked: Sequence[tuple[str, int | str]]) -> list[str]:
@@ -1029,7 +1091,8 @@ build_options = ["-I", "my headers", "-DMSG=3 + 4", "-DE={device} + {register} +
 [arguments]""",
     )
     family_of(folder, text)
-    macros = "".join(f"#define {name} 1 +\n" for name in ("far", "near", "count", "least", "best", "wanted", "i", "j"))
+    names = ("far", "near", "count", "least", "best", "wanted", "i", "j", "text", "name")
+    macros = "".join(f"#define {name} 1 +\n" for name in names)
     (folder / "scale.h").write_text("#include <stddef.h>\n#include <string.h>\n" + macros + write_choices([], "scale"))
     [found] = _options_in_c(folder, [("any", "100, 3, 2")])
     assert '-I "my headers" -DMSG="3 + 4"' in found

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autotune.measure.adverse import is_racy_by_design
 from autotune.measure.measurer import Measurer
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
@@ -576,3 +577,11 @@ def test_numbers_that_the_default_does_not_use_are_not_asked_for(
     fixed = replace(SCALED, source=SCALED.source.replace("WRONG ? x[i]", "WRONG < 2 ? x[i]"))
     for wrong in (0, 1):
         assert fixed.trial(tmp_path, pocl, measurer, wrong).state is TrialState.COMPLETE
+
+
+def test_work_groups_may_write_to_one_element_by_atomic_operations_and_not_by_comments_about_them() -> None:
+    assert is_racy_by_design("kernel void f(global int *y) { atomic_inc(y); }")
+    assert is_racy_by_design("#pragma OPENCL EXTENSION x : enable\n#define ADD atom_add")
+    assert not is_racy_by_design(
+        "/* needs no\natomic_add */ kernel void f(global int *atoms) { *atoms = 1; } // atom_inc"
+    )

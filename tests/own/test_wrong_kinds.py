@@ -292,3 +292,52 @@ def test_most_kinds_are_refused_and_no_right_kernel_is(tmp_path: Path, pocl: Dev
     assert not alarms
     passed = [name for name, (_, wrong) in trials.items() if wrong.state is not TrialState.WRONG_RESULT]
     assert len(KINDS) >= 80 and len(KINDS) - len(passed) >= FEWEST_REFUSED, passed
+
+
+TO_ZEROS = 'x = { buffer = "int32", size = "n", range = [0, 9] }\ny = { buffer = "int32", size = SIZE, access = "inout", fill = "zeros" }'
+ALIKE = {
+    "adds to zeros": Pair(
+        source="kernel void k(global const int *x, global int *y) {"
+        " int i = get_global_id(0); if (WRONG) atomic_add(&y[i], x[i]); else y[i] = x[i]; }",
+        reference="x): return x", arguments=TO_ZEROS.replace("SIZE", '"n"')),
+    "counts into zeros": Pair(
+        source="kernel void k(global const int *x, global int *y) { int i = get_global_id(0), s = 0;"
+        " if (WRONG) atomic_inc(&y[x[i]]);"
+        " else { if (i < 10) { for (int j = 0; j < get_global_size(0); j++) s += x[j] == i; y[i] = s; } } }",
+        reference="x): return np.bincount(x, minlength=10)", arguments=TO_ZEROS.replace("SIZE", '"10"')),
+    "denormal results are 0": Pair(
+        source="kernel void k(global const float *x, global float *y) {"
+        " int i = get_global_id(0); float e = exp(x[i]); y[i] = WRONG && e < 1.17549435e-38f ? 0 : e; }",
+        reference="x): return np.exp(x.astype(float))",
+        arguments='x = { buffer = "float32", size = "n", range = [-100, 0], special = false }\n'
+        'y = { buffer = "float32", size = "n", access = "out" }'),
+    "writes to an element that is not valid": Pair(
+        source="kernel void k(global const int *x, global int *y, int n) { int i = get_global_id(0);"
+        " if (WRONG) { int is_in = i < n; y[is_in ? i : n] = is_in ? x[i] : i; } else if (i < n) y[i] = x[i]; }",
+        reference="x, n): return x",
+        arguments='x = { buffer = "int32", size = "n" }\n'
+        'y = { buffer = "int32", size = "n + 1", access = "out", valid = "index < n" }\n'
+        'n = { scalar = "int32", value = "n" }', global_size="round_up(n, 256)", local_size="16"),
+    "a number that follows from another": Pair(
+        source="kernel void k(global const float *x, global float *y, float scale, float inverse) {"
+        " int i = get_global_id(0); y[i] = WRONG ? x[i] * inverse : x[i] / scale; }",
+        reference="x, scale): return x.astype(float) / scale",
+        arguments='x = { buffer = "float32", size = "n", special = false }\n'
+        'y = { buffer = "float32", size = "n", access = "out" }\n'
+        'scale = { scalar = "float32", value = 4.0 }\ninverse = { scalar = "float32", value = 0.25 }'),
+    "a switch between a buffer and none": Pair(
+        source="kernel void k(global const float *x, global const float *bias, global float *y, int has_bias) {"
+        " int i = get_global_id(0); float v = x[i]; if (has_bias) v += bias[i]; y[i] = WRONG ? v + v : 2 * v; }",
+        reference="x, bias, has_bias): return 2 * (x.astype(float) + (0 if bias is None else bias))",
+        arguments='x = { buffer = "float32", size = "n" }\n'
+        'bias = { buffer = "float32", size = "n if has_bias == 1 else 0" }\n'
+        'y = { buffer = "float32", size = "n", access = "out" }\nhas_bias = { scalar = "int32", value = "has_bias" }',
+        sizes="n = 300, has_bias = 1"),
+}  # fmt: skip
+"""Right in both forms, in the second by what the host or the file says."""
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_a_file_allows_is_not_refused(name: str, tmp_path: Path, pocl: Device, measurer: Measurer) -> None:
+    trials = [judged(tmp_path, pocl, measurer, ALIKE[name], form) for form in (0, 1)]
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 2, trials

@@ -17,6 +17,7 @@ import pytest
 
 from agents import agent_link
 from autotune.errors import (
+    AgentKilledError,
     BuildError,
     DeviceLostError,
     DeviceSelectionError,
@@ -202,6 +203,7 @@ def test_refusals_are_errors_of_their_kind_and_the_agent_goes_on(port: AgentPort
     ("told", "kind", "message"),
     [
         (end("ENDED_BY_SIGNAL", signal.SIGSEGV, "BUILD"), DeviceLostError, "crashed in building: killed by SIGSEGV"),
+        (end("ENDED_BY_SIGNAL", 9, "RUN"), AgentKilledError, "outside killed the agent in running kernels, as"),
         (end("ENDED_BY_LIMIT", 1500, "BUILD"), DeviceLostError, "stopped in building, which took more than 1.5 s"),
         (end("ENDED_BY_EXIT", 7, "BUILD"), DeviceLostError, "ended in building with exit status 7"),
         (b"", LinkLostError, "the link to the device ended"),

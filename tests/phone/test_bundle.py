@@ -1029,6 +1029,18 @@ def test_facts_that_end_the_agent_are_told_as_such(imitation: Imitation, tmp_pat
     assert {(frame[5], frame[7]) for frame in failed} == {(CONSTANTS["FAILED_ENDED"], CONSTANTS["FACTS"])}
 
 
+@pytest.mark.parametrize(("load", "why"), [("0.00 0.00", "FAILED_LATE"), ("99999.00 1.00", "FAILED_BUSY")])
+def test_what_is_late_on_a_busy_machine_is_told_as_such(
+    imitation: Imitation, tmp_path: Path, load: str, why: str
+) -> None:
+    (tmp_path / "load").write_text(f"{load} 0.00 1/100 1\n")
+    environment, _, work, _ = imitation
+    agent = agents.compiled(tmp_path / "agent", "-DRUN_LIMIT_MS=0", f'-DLOADAVG="{tmp_path}/load"', *agents.SANITIZED)
+    assert _imitated((environment, agent, work, b""), tmp_path).returncode == 0
+    failed = {frame[5] for frame in frames_in((tmp_path / NAME).read_bytes()) if frame[0] == CONSTANTS["FAILED"]}
+    assert failed == {CONSTANTS[why]}
+
+
 def test_few_of_the_outputs_that_differ_in_every_run_come_along(imitation: Imitation, tmp_path: Path) -> None:
     (tmp_path / "work").write_bytes(imitation[2])
     assert _imitated(imitation, tmp_path, AUTOTUNE_FAKE_COUNTS="1").returncode == 0

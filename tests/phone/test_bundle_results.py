@@ -1,6 +1,8 @@
 """What is made of the result of a bundle, without an agent: its outputs are those of numpy."""
 
 import io
+import re
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -12,7 +14,8 @@ from autotune.kernels.gemm import FAMILY, GemmProblem
 from autotune.kernels.render import code_version
 from autotune.measure.operands import canary
 from autotune.model.configuration import Configuration
-from autotune.model.trial import TrialState
+from autotune.model.trial import BUILD_LIMIT_S, RUN_LIMIT_S, TrialState
+from autotune.phone.agent import FOLDER
 from autotune.phone.agent.frames import CONSTANTS
 from autotune.phone.bundle import collect as collect_module
 from autotune.phone.bundle.collect import Collected, collect
@@ -95,23 +98,45 @@ def test_stray_writes_are_wrong(result: Result, store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "how", "state"),
+    ("why", "how", "number", "state"),
     [
-        ("FAILED_REFUSED", 0, TrialState.LAUNCH_FAILED),
-        ("FAILED_ENDED", CONSTANTS["ENDED_BY_SIGNAL"], TrialState.CRASHED),
-        ("FAILED_ENDED", CONSTANTS["ENDED_BY_LIMIT"], TrialState.TIMED_OUT),
-        ("FAILED_LATE", 0, TrialState.TIMED_OUT),
-        ("FAILED_SLOW", 0, TrialState.TOO_SLOW),
-        ("FAILED_DIFFERS", 0, TrialState.WRONG_RESULT),
-        ("FAILED_LOST", 0, TrialState.CRASHED),
+        ("FAILED_REFUSED", 0, -5, TrialState.LAUNCH_FAILED),
+        ("FAILED_ENDED", CONSTANTS["ENDED_BY_SIGNAL"], signal.SIGSEGV, TrialState.CRASHED),
+        ("FAILED_ENDED", CONSTANTS["ENDED_BY_SIGNAL"], 9, TrialState.CUT_SHORT),
+        ("FAILED_ENDED", CONSTANTS["ENDED_BY_LIMIT"], 90_000, TrialState.TIMED_OUT),
+        ("FAILED_ENDED", CONSTANTS["ENDED_BY_LIMIT"], 20_000, TrialState.CUT_SHORT),
+        ("FAILED_LATE", 0, 30_000, TrialState.TIMED_OUT),
+        ("FAILED_LATE", 0, 20_000, TrialState.CUT_SHORT),
+        ("FAILED_BUSY", 0, 30_000, TrialState.CUT_SHORT),
+        ("FAILED_SLOW", 0, 700, TrialState.TOO_SLOW),
+        ("FAILED_DIFFERS", 0, 0, TrialState.WRONG_RESULT),
+        ("FAILED_LOST", 0, 0, TrialState.CRASHED),
     ],
 )
-def test_every_failure_has_a_state(result: Result, store: Store, why: str, how: int, state: TrialState) -> None:
-    failed = Failed(why=CONSTANTS[why], how=how, command=CONSTANTS["RUN"], number=-5, text="clFinish")
+def test_every_failure_has_a_state(
+    result: Result, store: Store, why: str, how: int, number: int, state: TrialState
+) -> None:
+    failed = Failed(why=CONSTANTS[why], how=how, command=CONSTANTS["RUN"], number=number, text="clFinish")
     result.records[1] = Record(failed=failed)
     found = collect(result, store)
     assert states(store, found)[OTHERS[0]] is state
     assert bool(store.quarantined()) == (state in (TrialState.CRASHED, TrialState.TIMED_OUT))
+
+
+def test_the_limits_of_an_agent_are_those_of_the_host() -> None:
+    told = re.findall(r"#define (\w+)_LIMIT_MS (\d+)", (FOLDER / "trials.h").read_text(encoding="ascii"))
+    assert dict(told) == {"BUILD": f"{BUILD_LIMIT_S * 1000:.0f}", "RUN": f"{RUN_LIMIT_S * 1000:.0f}"}
+
+
+def test_a_finalist_whose_agent_was_killed_keeps_its_times(result: Result, store: Store) -> None:
+    how = CONSTANTS["ENDED_BY_SIGNAL"]
+    result.records[1].failed = Failed(
+        why=CONSTANTS["FAILED_ENDED"], how=how, command=CONSTANTS["RUN"], number=9, text=""
+    )
+    found = collect(result, store)
+    assert states(store, found)[OTHERS[0]] is TrialState.COMPLETE
+    assert found.outcomes[0].winner and found.outcomes[0].winner.configuration == OTHERS[0]
+    assert not store.quarantined()
 
 
 def test_times_that_no_device_reaches_refuse_their_problem(result: Result, store: Store) -> None:

@@ -13,11 +13,13 @@ import pytest
 pytest.importorskip("fastapi")
 
 from autotune.errors import RefusedError
+from autotune.kernels.gemm import GemmProblem
 from autotune.service import events, pools, tables_api
 from autotune.service.remote import Client
 from autotune.service.remote.connection import Connection
 from autotune.service.server import Server
 from autotune.service.shares import CLIENT
+from factories import naive, winner
 from fakes import INVENTED_PROCESSOR
 from invented_service import offering
 from waiting import HANG_S, join, wait_for
@@ -173,6 +175,27 @@ def test_pool_refuses_what_exceeds_a_clients_share_and_takes_more_once_there_is_
         pool.close()
 
     asyncio.run(ask())
+
+
+def test_devices_are_listed_while_as_many_exports_as_a_client_may_have_wait(
+    server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    monkeypatch.setattr(tables_api, "export_table", lambda *_: b"" if goes_on.wait(HANG_S) else b"late")
+    store = server.service.store
+    for problem in (GemmProblem(m=8, n=8, k=8), GemmProblem(m=16, n=8, k=8)):
+        store.record_winner(winner(INVENTED_PROCESSOR, problem, naive(1, 1)))
+    with ThreadPoolExecutor(20) as threads:
+        try:
+            asked = [threads.submit(Client(server.url).export, "json") for _ in range(20)]
+            wait_for(lambda: any(one.done() for one in asked))  # refused: the client's share is taken
+            [device] = client.devices()
+            assert (device["slug"], device["tuned"]) == (SLUG, 2)
+            connection = Connection(server.url)
+            assert connection.call("GET", f"/api/devices/{SLUG}") == device
+            connection.close()
+        finally:
+            goes_on.set()
 
 
 @pytest.mark.long

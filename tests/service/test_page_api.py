@@ -230,7 +230,7 @@ def test_a_device_shows_its_failures_and_what_was_in_quarantine_is_allowed_again
     assert [item.problem.label for item in store.quarantined()] == ["8x8x8"]
     assert api.post(f"/api/devices/{SLUG}/allow", json={**form, "configuration": {}}).status_code == 400
     assert api.get("/api/devices/none/failures").json() == {
-        "trials": {}, "last_measured": "", "reasons": [], "quarantined": [], "total": 0,
+        "trials": {}, "repeats": 0, "last_measured": "", "reasons": [], "quarantined": [], "total": 0,
     }  # fmt: skip
 
 

@@ -135,6 +135,7 @@ def database(db_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             store.record_winner(one)
         for state in (TrialState.CRASHED, TrialState.TIMED_OUT, 5.0):
             store.add_trial(DEVICE, product(8, 8, 8), trial(naive(1, 1), state), provenance())
+        store.add_trial(DEVICE, product(8, 8, 8), trial(naive(1, 1), 5.0), provenance(), "final")
     return db_file
 
 
@@ -147,7 +148,8 @@ def test_numbers_are_those_of_the_commands(database: Path, tmp_path: Path, run: 
     entries = [entry for family in device["families"].values() for entry in family["entries"]]
     verdicts = [entry["verdict"] for entry in entries]
     assert {word: verdicts.count(word) for word in verdicts} == status["verdicts"]
-    assert device["trials"] == status["trials"] and len(entries) == status["problems"]
+    assert device["trials"] == status["trials"] and device["repeats"] == status["repeats"] == 1
+    assert len(entries) == status["problems"]
     for entry in entries:
         asked = ["lookup", *where, "--family", entry["family"], entry["shape"], "--json"]
         assert json.loads(run(asked).out)["time_ns"] == entry["time_ns"]

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from autotune.errors import UsageError
 from autotune.kernels.gemm import FAMILY, GemmProblem
-from autotune.lookup import contents
+from autotune.lookup import TuningTable, contents
 from autotune.model.device import Device
 from autotune.model.trial import Request, Verdict, Winner
 from autotune.networks.presets import preset
@@ -242,6 +242,7 @@ def test_one_submitter_leaves_room_for_others(
 
 def test_lookups_remember_no_junk(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     lookups = api.app._app.state.service.lookups  # type: ignore[attr-defined]
+    monkeypatch.setattr(lookups, "read_again", lambda: None)  # which would forget all
     question = f"/api/lookup?device={SLUG}&shape=64,64,64"
     for junk in ("&x=1", "&shape2=", "&" + "y" * 5000 + "=1"):
         assert "there is no parameter" in refusal(api.get(question + junk), 422)
@@ -303,7 +304,11 @@ def test_every_format_can_be_downloaded(api: TestClient) -> None:
         "json": b"{", "csv": b"device,", "markdown": b"", "c": b"/*", "defines": b"# Written",
         "files": b"{", "toml": b"# Written", "sqlite": b"SQLite format 3\0", "html": b"<!doctype html>",
     }  # fmt: skip
-    assert [form["name"] for form in api.get("/api/export").json()["formats"]] == list(starts)
+    formats = api.get("/api/export").json()["formats"]
+    assert [form["name"] for form in formats] == list(starts)
+    assert [form["name"] for form in formats if "gemm" not in form["families"]] == ["defines"]
+    refusal(api.get("/api/export/defines"), 400)  # for kernels of users only
+    del starts["defines"]
     for form, start in starts.items():
         answer = api.get(f"/api/export/{form}", params={"device": SLUG})
         assert answer.status_code == 200
@@ -312,25 +317,28 @@ def test_every_format_can_be_downloaded(api: TestClient) -> None:
     assert api.get("/api/export/json").json()["devices"][0]["entries"][0]["time_ns"] == 5000.0
 
 
-def test_lookups_follow_the_winners(api: TestClient, store: ServiceStore) -> None:
-    service_lookup = f"/api/lookup?device={SLUG}&shape=64,64,90"
-    assert api.get(service_lookup).json()["match"] == "default"
+def test_lookups_follow_the_winners(store: ServiceStore) -> None:
+    store.add_device(INVENTED_PROCESSOR)
+    lookups = lookups_module.Lookups(store)  # not those of a service, which reads winners again by itself
+
+    def use(table: TuningTable | None) -> None:
+        assert table is not None
+        lookups.use(table)
+
+    use(lookups.read_again())
+    assert lookups.answer(SLUG, "64,64,90", "gemm")["match"] == "default"
     store.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=64, n=64, k=90)))
-    lookups = api.app._app.state.service.lookups  # type: ignore[attr-defined]
-    table = lookups.read_again()
-    lookups.use(table)
-    assert api.get(service_lookup).json()["match"] == "exact"
+    use(lookups.read_again())
+    assert lookups.answer(SLUG, "64,64,90", "gemm")["match"] == "exact"
     assert lookups.read_again() is None
     store.record_winner(a_winner(INVENTED_PROCESSOR, GemmProblem(m=64, n=64, k=91)))
     again = lookups.read_again()
-    assert again is not None
     assert lookups.read_again() is None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(contents, "read_json", None)  # what ships is not read again
-        lookups.use(again)
-    assert api.get("/api/lookup?device=nvidia-h200&shape=512,512,512").json()["device"] == "nvidia-h200"
-    other = api.get("/api/lookup?device=adreno-999&shape=512,512,512").json()
-    assert other["device"] == "adreno-999"
+        use(again)
+    assert lookups.answer("nvidia-h200", "512,512,512", "gemm")["device"] == "nvidia-h200"
+    assert lookups.answer("adreno-999", "512,512,512", "gemm")["device"] == "adreno-999"
 
 
 def test_a_hostile_table_is_refused_whole(api: TestClient) -> None:

@@ -222,10 +222,11 @@ class AttentionProblem(Problem):
 
 EXAMPLES = (
     "1,1,1,64", "2/1,1,37,64", "4/2,1,70,128 batch=3", "8/1,1,130,32 tokens causal", "6/2,3,40,96 causal batch=2",
-    "3,5,3,40 causal", "2,7,50,72 window=9", "4/2,2,90,64 causal window=16 capped", "2,9,33,80 mask batch=2",
-    "4/2,4,48,112 alibi causal", "3/1,2,41,48 sinks capacity=64", "2/1,17,80,16 causal sinks capped alibi tokens",
-    "2/1,40,70,32 causal tokens batch=2", "2,33,64,192/128", "1,70,70,64 causal window=20 mask",
-    "4/2,1,100,64 pages page=8 batch=3 pool=50", "2,6,60,32 pages causal sinks",
+    "3,5,3,40 causal", "2,7,50,72 window=9", "4/2,1,90,64 window=16", "4/2,2,90,64 causal window=16 capped",
+    "2,9,33,80 mask batch=2", "4/2,4,48,112 alibi causal", "3/1,2,41,48 sinks capacity=64",
+    "2/1,17,80,16 causal sinks capped alibi tokens", "2/1,40,70,32 causal tokens batch=2",
+    "2,33,64,192/128", "1,70,70,64 causal window=20 mask", "4/2,1,100,64 pages page=8 batch=3 pool=50",
+    "2,6,60,32 pages causal sinks",
     "4/1,1,67,128 float16", "4/2,21,50,64 float16 causal batch=2", "2,2,45,256 float16 kv=float32",
     "4/2,1,80,64 kv=float16 tokens", "4/1,1,90,64 kv=q8_0 batch=2", "2/1,5,60,128 kv=q4_0 causal",
     "4/2,18,40,96 float16 kv=q8_0 mask", "2/1,1,75,64 float16 kv=q4_0 tokens sinks", "2,20,30,32 kv=q4_0 pages capped",

@@ -29,7 +29,9 @@ __all__ = ["FAMILY", "Conv", "ConvProblem"]
 def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem]:
     assert isinstance(example, ConvProblem)
     values = PLAN.values(example, configuration)
-    for window, pad, stride, groups, rest in product((1, 2, 3, 5), (0, 1), (1, 2, 3), (1, 2), (0, 1)):
+    is_winograd = configuration.algorithm == "winograd"
+    kinds = [(3, 1, 1)] if is_winograd else product((1, 2, 3, 5), (1, 2, 3), (1, 2))
+    for (window, stride, groups), pad, rest in product(kinds, (0, 1), (0, 1)):
         channels = groups * (int(values["step_c"]) + rest)
         filters = groups
         if configuration.algorithm == "depthwise":

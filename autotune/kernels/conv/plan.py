@@ -52,6 +52,7 @@ def _product(when: str, parts: str) -> LaunchFormula:
 
 
 _WINDOW = "(kernel_height if kernel_height == kernel_width and kernel_width in (1, 3, 5) else 0)"
+_READS_STEP = f"dilation_x == 1 and direction == 'plain' and (layout == 'nchw' or {_WINDOW} > 1)"
 
 _FLAGS = {
     "window": (_WINDOW, f"({_WINDOW} + 1) // 2", 4),
@@ -59,11 +60,12 @@ _FLAGS = {
     "grouped": ("filters != groups if by_channels else groups > 1", "", 2),
     "ragged_channels": ("filters % vector_f != 0 and layout == 'nhwc' if by_channels else own_channels % step_c != 0",
         "", 2),
-    "step": ("stride_x if by_channels and stride_x <= 2 and dilation_x == 1 and direction == 'plain' else 0", "", 3),
+    "step": (f"stride_x if by_channels and stride_x <= 2 and {_READS_STEP} else 0", "", 3),
 }  # fmt: skip
 """What templates ask of the sizes: a value, the digit for it where that is another number, and how many there are.
 
-`window` is the side of usual square windows, 0 for all others; `step` is a usual distance of windows along a row."""
+`window` is the side of usual square windows, 0 for all others; `step` is a usual distance of windows along a row, where
+the kernel reads it."""
 
 PLAN = PlanFormula(
     absent={

@@ -285,6 +285,7 @@ EXAMPLES = (
     "1,11,9,12,20,3x3 pad=1 layout=nchw", "1,9,8,18,33,3x3 pad=1 layout=nc4hw4 bias",
     "1,8,9,6,6,3x3 groups=6 pad=1 bias relu6", "2,9,7,16,16,3x3 groups=16 stride=2 pad=1",
     "1,7,8,5,15,5x5 groups=5 pad=2", "1,8,17,6,6,3x3 groups=6 pad=1 layout=nchw relu",
+    "1,9,10,6,6,3x3 groups=6 pad=1 dilation=1:2",
     "1,9,20,4,8,3x3 groups=4 stride=2 layout=nchw", "1,8,9,10,10,3x3 groups=10 pad=1 layout=nc4hw4 bias residual",
     "1,7,7,6,12,3x3 groups=6 layout=nc4hw4 dilation=2", "1,5,6,8,8,3x3 groups=8 transposed stride=2 pad=1",
     "1,7,9,8,16,3x3 float16 pad=1 bias relu", "1,6,5,9,7,1x1 float16 layout=nchw",

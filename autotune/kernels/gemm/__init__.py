@@ -42,7 +42,13 @@ def _samples(configuration: Configuration, example: Problem) -> Iterator[Problem
     rows = lengths(tile_m, tile_m * max(values["work_group_m"], 1) * values["tiles_m"] * values["macro_tile_m"])
     columns = lengths(tile_n, tile_n * max(values["work_group_n"], 1) * values["macro_tile_n"])
     deep = 4 * values["unroll"] * values["vector_width"] * values["tile_k"]
-    for batch, m, n, k, gap in product((1, 2), rows, columns, (deep, deep + 1), (0, 1)):
+    sizes = list(product(rows, columns, (0, 1)))
+    if configuration.algorithm in ("row", "strip") and example.trans_a:
+        sizes += [(length, 1, 0) for length in columns]
+    if configuration.algorithm == "column" and example.trans_b:
+        more = 64 * tile_m * values["work_group_m"]  # so that n is at least m
+        sizes += [(wide, more + high, gap) for high, wide, gap in product(rows, (4, 5, 6, 7), (0, 1))]
+    for batch, (m, n, gap), k in product((1, 2), sizes, (deep, deep + 1)):
         yield replace(
             example, m=m, n=n, k=k, batch=batch, lda=0, ldb=0, ldc=n + gap, stride_a=0, stride_b=0, stride_c=0
         )

@@ -10,7 +10,7 @@ Constraints may name every parameter, the problem's fields (m, n, k, lda, trans_
 from collections.abc import Callable, Sequence
 
 from autotune.kernels.combination import COMBINE, HAS_ORDERING
-from autotune.kernels.gemm.problem import MODES, Mode
+from autotune.kernels.gemm.problem import COLUMN_OF_ROWS, MODES, ROWS_OF_COLUMNS, Mode
 from autotune.model.configuration import Value
 from autotune.model.problem import NUMBER_TYPES
 from autotune.space.family import Algorithm, Constraint, Parameter, constraint, features, parameter
@@ -230,9 +230,11 @@ DOT = Algorithm(
     ),
 )
 
+# Where C is a column of rows of A, `row` and `strip` compute the product of the transposes.
+_M, _N = f"(n if {COLUMN_OF_ROWS} else m)", f"(m if {COLUMN_OF_ROWS} else n)"
 _FEW_ROWS_OF_B = (
-    constraint("few_rows", "m <= 16 and micro_tile_m < 2 * m", "the algorithm is for few rows"),
-    constraint("rows_of_b", "trans_b == 0", "the kernel reads rows of B"),
+    constraint("few_rows", f"{_M} <= 16 and micro_tile_m < 2 * {_M}", "the algorithm is for few rows"),
+    constraint("rows_of_b", f"trans_b == 0 or {COLUMN_OF_ROWS}", "the kernel reads rows of B"),
 )
 
 STRIP = Algorithm(
@@ -248,8 +250,8 @@ STRIP = Algorithm(
         vectors_work("vector_width"),
         *_FEW_ROWS_OF_B,
         constraint("is_processor", "is_cpu == 1", "other devices read memory otherwise"),
-        constraint("vectors_are_whole", "n % vector_width == 0", "columns are computed by whole vectors"),
-        columns_to_do("micro_tile_n < 2 * n"),
+        constraint("vectors_are_whole", f"{_N} % vector_width == 0", "columns are computed by whole vectors"),
+        columns_to_do(f"micro_tile_n < 2 * {_N}"),
         accumulators_fit("micro_tile_m * unroll <= 16"),
         sums_fit_local_memory("micro_tile_m * micro_tile_n * accumulator_bytes"),
         constraint("step_within_k", "unroll <= k", "no pass of the loop would be whole"),
@@ -287,8 +289,8 @@ ROW = Algorithm(
             "micro_tile_m * micro_tile_n * unroll <= 64 "
             "or (is_cpu == 1 and micro_tile_m * micro_tile_n <= 256 and micro_tile_n * unroll <= 512)"
         ),
-        constraint("tile_within_row", "micro_tile_n <= n", "a row must hold the columns of a work-item"),
-        columns_to_do("work_group_n * micro_tile_n - micro_tile_n < n"),
+        constraint("tile_within_row", f"micro_tile_n <= {_N}", "a row must hold the columns of a work-item"),
+        columns_to_do(f"work_group_n * micro_tile_n - micro_tile_n < {_N}"),
         constraint(
             "work_group_fits_device",
             "work_group_n * work_group_k <= min(max_work_group_size, 1024) and work_group_n <= max_work_group_0 "
@@ -298,7 +300,11 @@ ROW = Algorithm(
         sums_fit_local_memory("work_group_k // 2 * work_group_n * micro_tile_n * accumulator_bytes"),
         constraint("step_within_k", "work_group_k * unroll * split_k <= k", "some work-items would have no part of k"),
         constraint("parts_stay_small", "split_k == 1 or batch * m * n * split_k <= 33554432", "the parts fit 128 MiB"),
-        aligned("(ldb % vector_width == 0 and stride_b % vector_width == 0 and n % vector_width == 0)"),
+        aligned(
+            "(lda % vector_width == 0 and stride_a % vector_width == 0 and m % vector_width == 0 "
+            f"if {COLUMN_OF_ROWS} else "
+            "ldb % vector_width == 0 and stride_b % vector_width == 0 and n % vector_width == 0)"
+        ),
         _ALIGNMENT_MATTERS,
         HAS_WAVE_SIZE,
     ),
@@ -325,15 +331,19 @@ COLUMN = Algorithm(
     ),
     constraints=(
         vectors_work("vector_width"),
-        constraint("few_columns", "n <= 16 and micro_tile_n < 2 * n", "the algorithm is for few columns"),
-        constraint("rows_of_a", "trans_a == 0", "the kernel reads rows of A"),
+        constraint(
+            "few_columns",
+            f"micro_tile_n < 2 * m if {ROWS_OF_COLUMNS} else n <= 16 and micro_tile_n < 2 * n",
+            "the algorithm is for few columns",
+        ),
+        constraint("rows_of_a", f"trans_a == 0 or {ROWS_OF_COLUMNS}", "the kernel reads rows of A"),
         constraint(
             "registers_hold_it",
             "micro_tile_m * (micro_tile_n + unroll) * vector_width <= 64 "
             "or (is_cpu == 1 and micro_tile_m * (micro_tile_n + unroll) * vector_width <= 384)",
             "the registers do not hold the sums and what is loaded",
         ),
-        rows_to_do("(work_group_m - 1) * micro_tile_m < m"),
+        rows_to_do(f"(work_group_m - 1) * micro_tile_m < (n if {ROWS_OF_COLUMNS} else m)"),
         constraint(
             "work_group_fits_device",
             "work_group_m * work_group_k <= min(max_work_group_size, 1024) and work_group_k <= max_work_group_0 "
@@ -343,7 +353,10 @@ COLUMN = Algorithm(
         sums_fit_local_memory("work_group_m * work_group_k * accumulator_bytes"),
         constraint("step_within_k", "work_group_k * vector_width < 2 * k", "half the items would have no part of k"),
         aligned(
-            "(lda % vector_width == 0 and stride_a % vector_width == 0 "
+            "(ldb % vector_width == 0 and stride_b % vector_width == 0 "
+            "and (trans_a == 1 or (lda % vector_width == 0 and stride_a % vector_width == 0)) "
+            f"if {ROWS_OF_COLUMNS} else "
+            "lda % vector_width == 0 and stride_a % vector_width == 0 "
             "and (trans_b == 0 or (ldb % vector_width == 0 and stride_b % vector_width == 0)))"
         ),
         _ALIGNMENT_MATTERS,

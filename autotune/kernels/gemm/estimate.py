@@ -4,23 +4,21 @@ Part-filled work-groups count like full ones, idle compute units gain nothing, l
 work-groups at once hide latency, and copies and additional launches must pay off.
 
 The estimate uses integers only, and Python and exported C evaluate the same expression, so both make the same choice.
-The weights are fitted to times of an NVIDIA H200 and of PoCL; they rank candidates and do not predict times. The
-weights of `local_tile` on a GPU are fitted to 6,087 times at 143 sizes on the H200: the first candidate reaches 0.965
-(geometric mean) of the speed of the fastest one measured there, and 0.95 to 0.96 at sizes that the weights were not
-fitted to. In other types and layouts it reaches 0.94 to 0.97 of the tuned speed (scripts/results/rule_h200.json). The
-CPU weights of conversions and of vectors that do not fit the registers are fitted to 227 times at 7 products on an AMD
-Zen 3 (AVX2), where one micro-tile for all processors reached 0.33 of the fastest in float32; of OpenBLAS's speed the
-first candidate reaches 0.91 there (30 products, one core). Those of `matrix_tile` are fitted to 422 times at 34
-products on an H100, where the first candidate reaches 0.98 of the fastest. The registers of tall tiles are fitted to 13
-products with 12 to 32 columns there (0.96 for 0.91 before).
+Its weights rank candidates; they do not predict times. Those of `local_tile` on a GPU are fitted to 6,087 times at 143
+sizes on an NVIDIA H200, where the first candidate reaches 0.965 (geometric mean) of the speed of the fastest measured,
+0.95 to 0.96 at sizes that took no part, and 0.94 to 0.97 in other types and layouts (scripts/results/rule_h200.json).
+Those of `matrix_tile` are fitted to 422 times at 34 products on an H100 (0.98), the registers of tall tiles to 13
+products with 12 to 32 columns there (0.96). On processors, those of conversions and of vectors that do not fit the
+registers are fitted to 227 times at 7 products on an AMD Zen 3 with AVX2, where the first candidate reaches 0.91 of
+OpenBLAS's speed (30 products, one core).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
 from autotune.kernels.combination import is_one_launch
 from autotune.kernels.gemm.plan import MANY_PARTS
+from autotune.kernels.gemm.problem import COLUMN_OF_ROWS, ROWS_OF_COLUMNS
 from autotune.kernels.matrix_units import SUB_GROUP
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
@@ -37,7 +35,12 @@ FEWEST_UNITS = 2
 """Compute units of the smallest GPU whose outputs of a work-item were measured; a smaller one counts as that."""
 _PARTS_OF_MEMORY = 64
 """The cost of a byte from memory is a number of these parts."""
-_MACRO_TILES = "(m + rows - 1) // rows * ((n + columns - 1) // columns) * batch"
+_TILES_OF_PLAIN = "(m + rows - 1) // rows * ((n + columns - 1) // columns)"
+_MACRO_TILES = (
+    f"({_TILES_OF_PLAIN} if turns == 0 else (m + columns - 1) // columns if turns == 1 and {COLUMN_OF_ROWS} "
+    f"else (n + rows - 1) // rows * ((m + columns - 1) // columns) if turns == 2 and {ROWS_OF_COLUMNS} "
+    f"else {_TILES_OF_PLAIN}) * batch"
+)
 _TILES = f"{_MACRO_TILES} * split"
 _ROUNDS = f"(({_TILES} + chunk * compute_units - 1) // (chunk * compute_units))"
 _TURNS = f"(({_TILES} + resident * compute_units - 1) // (resident * compute_units))"
@@ -47,7 +50,7 @@ _COPIES = "batch * (copies_a * m * k + copies_b * k * n + copies_c * m * n) // c
 _MEMORY = f"batch * (m * k + k * n + m * n) * element_bytes * memory // {_PARTS_OF_MEMORY}"
 _WORK = (
     "(work + of_bytes * element_bytes + convert * (1 - element_bytes // 4) "
-    "+ gather * (1 - trans_b) * min(n - spared, 16) "
+    "+ gather * (1 - trans_b) * min(n - spared, 16) + gather_a * trans_a * min(m // 4, 16) "
     "+ crowd * max(1 - min(ldb % 1024, 1), min(k // 2048 + ldb // 4096, 1)))"
 )
 _LOOP = f"{_STEPS} * ({_ROUNDS} * {_WORK} + {_TURNS} * wait)"
@@ -59,17 +62,10 @@ _UNFIT = (
 )
 _DOUBT = (
     "(doubt + spare * (element_bytes // 4) * (1 - max(trans_a, trans_b)) + tall * min(n // (4 * columns), 1) "
-    f"+ {_MISFIT} + {_UNFIT})"
+    f"+ flat * trans_b * max(2 - m, 0) + {_MISFIT} + {_UNFIT})"
 )
 ESTIMATE = Expression(f"({_LOOP} + {_TURNS} * begin + {_JOINS} * join + besides + {_COPIES} + {_MEMORY}) * {_DOUBT}")
 """The estimate, over values of the problem, limits of the device, and the `numbers_of` a candidate."""
-
-
-def tile_bytes(number: Callable[[str], int]) -> int:
-    """Return the bytes of local memory that a `local_tile` with these parameters needs for float32 tiles of A and B."""
-    rows = number("work_group_m") * number("micro_tile_m")
-    columns = number("work_group_n") * number("micro_tile_n")
-    return 4 * number("stages") * number("tile_k") * (rows + columns + 2 * number("local_padding"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +126,9 @@ _JOINING_MANY = 1_100_000
 16 products with k from 8,192 to 200,000 on an H100."""
 _TALL = 2
 """Doubt added to a `local_tile` at least four times as high as wide, where C has columns for several of them."""
+_FLAT = 8
+"""Doubt added to a `local_tile` for one row with a transposed B. On an H200 it took 1.6 times as long as cuBLAS, and
+`column`, for the product of the transposes, as long as cuBLAS for that."""
 _CARRYING = 24
 """Registers that a tall `local_tile` needs to carry the elements of its next tiles to local memory, besides these."""
 _MATRIX_OUTPUTS, _MATRIX_LOADS, _MATRIX_READS = 7, 1, 1
@@ -158,19 +157,22 @@ def numbers_of(
     """Return the numbers that `ESTIMATE` needs of a configuration, by name.
 
     `rows`, `columns`: outputs of a work-group, or of a work-item if the driver chooses the work-group.
+    `turns`: 1 for a kernel that computes a column of rows of A as the product of the transposes, 2 for one that
+    computes few rows of columns of B so, else 0. `rows` and `columns` are then those of that product.
     `chunk`: how many of these share a compute unit's time.
     `parts`, `split`: parts into which k is divided in all, and among work-groups.
     `depth`: elements of k in a step.
     `work`: cost of a step of k for a chunk, and `of_bytes` for each byte of an element. Added to it are `convert` for
     types narrower than the sums, `gather` for each column beyond `spared` if successive k of B are in different rows,
-    and `crowd` for rows of B that a cache does not hold.
+    `gather_a` for each four rows if those of A are, and `crowd` for rows of B that a cache does not hold.
     `wait`: cost of waiting in a step, once for all the `resident` work-groups that a compute unit runs at once.
     `begin`: cost of the ramp-up and ramp-down of these.
     `join`: cost of a macro-tile whose parts the last work-group adds up.
     `besides`: cost of further launches. `copies_a`, `copies_b`, `copies_c`: cost of each element of A, B or C that
     they read and write. Packing a constant operand costs nothing.
     `memory`: cost of a byte of the operands and the result, in parts of `_PARTS_OF_MEMORY`.
-    `tall`: doubt added for a tall tile, if there are columns for several.
+    `tall`, `flat`: doubts added for a tall tile, if there are columns for several, and for any tile of one row
+    with a transposed B.
     `outputs`: of a work-item, where it is known how many a product should have: `outputs_least` to `outputs_most`,
     between them such that each compute unit, or each of two, has `items_wanted` work-items; else all are 1.
     `unfit_image`: doubt added for an image of B whose elements have fewer than `image_element_bytes`, or of a product
@@ -191,6 +193,7 @@ def numbers_of(
     return {
         "rows": shape.tile_m * (1 if shape.by_driver else shape.high),
         "columns": shape.tile_n * (1 if shape.by_driver else shape.wide),
+        "turns": {"row": 1, "strip": 1, "column": 2}.get(shape.algorithm, 0),
         "parts": shape.deep * split,
         "split": split,
         "chunk": shape.wide if shape.by_driver else 1,
@@ -198,7 +201,8 @@ def numbers_of(
         "work": work,
         "of_bytes": shape.work_of_matrices() if shape.has_matrices else 0,
         "convert": shape.conversion(weights),
-        "gather": shape.gathering(work, weights),
+        "gather": 0 if limits.is_cpu and shape.text("b_storage") == "transposed" else shape.gathering(work, weights),
+        "gather_a": 0 if pads or not limits.is_cpu else shape.gathering(work, weights),
         "spared": 0 if limits.is_cpu else 1,
         "crowd": weights.crowded * shape.items * shape.tile_n if shape.algorithm == "microtile" else 0,
         "wait": shape.wait(weights),
@@ -206,6 +210,7 @@ def numbers_of(
         "begin": _MATRIX_BEGIN if shape.has_matrices else _TILE_BEGIN if shape.is_tiled else 0,
         "join": weights.join * split * outputs if joins else 0,
         "tall": _TALL if shape.is_tall else 0,
+        "flat": _FLAT if shape.is_tiled else 0,
         "outputs": shape.tile_m * shape.tile_n if has_wanted else 1,
         "outputs_least": machine.outputs_least if has_wanted else 1,
         "outputs_most": machine.outputs_most if has_wanted else 1,
@@ -335,12 +340,13 @@ class _Shape:
             return self._resident_of_matrices()
         if not self.is_tiled:
             return _ONE_TURN
+        lines = self.high * self.tile_m + self.wide * self.tile_n + 2 * self.number("local_padding")
         group = WorkGroup(
             items=self.high * self.wide,
             outputs=self.tile_m * self.tile_n,
             operands=self.tile_m + self.tile_n,
             carried=self._carried() if self.is_tall else 0,
-            local_bytes=tile_bytes(self.number),
+            local_bytes=4 * self.number("stages") * self.number("tile_k") * lines,  # of A and B in float32
         )
         return group.at_once(self._limits, self._machine)
 
@@ -371,11 +377,11 @@ class _Shape:
         return self.is_cpu and self.algorithm in ("dot", "column")
 
     def gathering(self, work: int, weights: _Weights) -> int:
-        """Return the extra cost, for each column, of vectors along k whose elements are in successive rows of B.
+        """Return the extra cost, for each column, of vectors along k whose elements are in successive rows.
 
         A CPU loads each element separately; a GPU wastes part of its loads.
         """
-        if self.algorithm not in ("dot", "column") or (self.is_cpu and self.text("b_storage") == "transposed"):
+        if self.algorithm not in ("dot", "column"):
             return 0
         return 4 * weights.near * self.tile_n if self.is_cpu else work // 4
 

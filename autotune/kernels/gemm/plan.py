@@ -3,7 +3,7 @@
 from operator import attrgetter
 
 from autotune.kernels.combination import COUNTERS, standards
-from autotune.kernels.gemm.problem import by_mode
+from autotune.kernels.gemm.problem import COLUMN_OF_ROWS, ROWS_OF_COLUMNS, by_mode
 from autotune.model.plan import Role
 from autotune.space.plan_formula import BufferFormula, LaunchFormula, PlanFormula, divisible
 
@@ -17,14 +17,21 @@ H100, one work-item for 128 parts took 7 us longer than eight, for 256 parts 14 
 _INPUT, _SUM, _RESULT = (by_mode(attrgetter(f"{use}.name")) for use in ("operand", "accumulator", "result"))
 
 _NAMES = {
+    # Where C is a column of rows of A or few rows of columns of B, the kernel computes the product of the transposes.
+    "column_of_rows": f"algorithm in ('row', 'strip') and {COLUMN_OF_ROWS}",
+    "rows_of_columns": f"algorithm == 'column' and {ROWS_OF_COLUMNS}",
+    "is_turned": "column_of_rows or rows_of_columns",
+    "m_of_c": "n if is_turned else m",
+    "n_of_c": "m if is_turned else n",
+    "pitch_of_c": "m if column_of_rows else ldc",
     "by_matrices": "algorithm == 'matrix_tile'",
     "tile_m": "macro_tile_m * micro_tile_m * (work_group_m if algorithm == 'local_tile' else tiles_m)",
     "tile_n": "macro_tile_n * micro_tile_n * (work_group_n if algorithm == 'local_tile' else 1)",
     "steps_k": "vector_width if algorithm in ('dot', 'column') else 1",
     "of_k": "4 if integer_dot != 'off' else 2 if multiply_add == 'packed' else 1",
     "step_k": "tile_k * of_k if algorithm == 'local_tile' else tile_k if by_matrices else unroll * steps_k",
-    "rows": "round_up(m, tile_m)",
-    "columns": "round_up(n, tile_n)",
+    "rows": "round_up(m_of_c, tile_m)",
+    "columns": "round_up(n_of_c, tile_n)",
     "depth": "round_up(k, step_k)",
     "pads": "edges == 'pad'",
     "is_one_launch": "combine != 'launch'",
@@ -44,8 +51,8 @@ _NAMES = {
     "b_columns": "round_up(depth, vector_width) if b_transposed else columns",
     # Work-items in dimensions 0 and 1.
     "sub_groups": "(macro_tile_m // sub_group_tile_m) * (macro_tile_n // sub_group_tile_n)",
-    "across": "ceil_div(n, macro_tile_n * micro_tile_n)",
-    "down": "ceil_div(m, tile_m if algorithm in ('panel', 'matrix_tile') else micro_tile_m)",
+    "across": "ceil_div(n_of_c, macro_tile_n * micro_tile_n)",
+    "down": "ceil_div(m_of_c, tile_m if algorithm in ('panel', 'matrix_tile') else micro_tile_m)",
     "deep_0": "sub_groups * 32 if by_matrices else work_group_k if algorithm == 'column' else 1",
     "deep_1": "work_group_k if algorithm == 'row' else 1",
     "local_0": "work_group_n * deep_0",
@@ -105,15 +112,21 @@ _BUFFERS = (
 _FROM_A = "'a', stride_a, a_row_step, a_column_step, m, k"
 _FROM_B = "'b', stride_b, b_row_step, b_column_step, k, n"
 _FROM_TRANSPOSED_B = "'b', stride_b, b_column_step, b_row_step, n, k"
-_OPERANDS = (
-    "'a' if a_storage == 'buffer' and not pads else 'a_packed' if a_storage == 'buffer' else 'a_image', "
-    "0 if a_storage != 'buffer' else depth if pads else lda, "
-    "a_rows_apart if a_storage != 'buffer' else rows * depth if pads else stride_a, "
-    "'b_packed' if b_packed else 'b' if b_storage == 'buffer' else 'b_image', "
-    "4 * columns if b_in_quads else b_columns if b_packed else ldb if b_storage == 'buffer' else 0, "
-    "b_rows * b_columns if b_packed else stride_b if b_storage == 'buffer' else b_rows_apart, "
-    "'c_parts' if has_parts else 'c', n if has_parts else ldc, m * n if has_parts else stride_c, "
-    "m, n, depth if pads else k, alpha, beta"
+_TURNED_OPERANDS = "'b', ldb, stride_b, 'a', lda, stride_a"
+_PLAIN_OPERANDS = (
+    "'a' if a_storage == 'buffer' and not pads else 'a_packed' if a_storage == 'buffer' else 'a_image'",
+    "0 if a_storage != 'buffer' else depth if pads else lda",
+    "a_rows_apart if a_storage != 'buffer' else rows * depth if pads else stride_a",
+    "'b_packed' if b_packed else 'b' if b_storage == 'buffer' else 'b_image'",
+    "4 * columns if b_in_quads else b_columns if b_packed else ldb if b_storage == 'buffer' else 0",
+    "b_rows * b_columns if b_packed else stride_b if b_storage == 'buffer' else b_rows_apart",
+)
+_ARGUMENTS = ", ".join(
+    (
+        *map("{} if is_turned else {}".format, _TURNED_OPERANDS.split(", "), _PLAIN_OPERANDS),
+        "'c_parts' if has_parts else 'c', n_of_c if has_parts else pitch_of_c, m * n if has_parts else stride_c",
+        "m_of_c, n_of_c, depth if pads else k, alpha, beta",
+    )
 )
 
 
@@ -138,8 +151,8 @@ _LAUNCHES = (
         "pack", "b_packed and not (b_transposed or b_in_quads)", "columns, depth, batch",
         f"{_FROM_B}, 'b_packed', columns", "b",
     ),
-    _product("not is_one_launch", _OPERANDS),
-    _product("is_one_launch", f"{_OPERANDS}, 'c_parts', 'counters'"),
+    _product("not is_one_launch", _ARGUMENTS),
+    _product("is_one_launch", f"{_ARGUMENTS}, 'c_parts', 'counters'"),
     # A vector of C for each work-item, in work-groups as large as the product's.
     LaunchFormula(
         kernel="combine",
@@ -147,19 +160,20 @@ _LAUNCHES = (
         f"{LEAST_COMBINING})), batch",
         local_size="combining, 1",
         local_when=f"combining >= {LEAST_COMBINING}",
-        arguments="'c_parts', 'c', ldc, stride_c, m, n, alpha, beta",
+        arguments="'c_parts', 'c', pitch_of_c, stride_c, m_of_c, n_of_c, alpha, beta",
         when="has_parts",
     ),
 )  # fmt: skip
 
 _FLAGS = {
     "batched": "batch > 1",
-    "ragged_m": "m % tile_m != 0",
-    "ragged_n": "columns != n",
+    "turned": "rows_of_columns",
+    "ragged_m": "m_of_c % tile_m != 0",
+    "ragged_n": "columns != n_of_c",
     "m_remainder": "m % 4",
     "n_remainder": "n % 4",
     "ragged_k": "depth != k and not pads",
-    "c_aligned": "ldc % 4 == 0 and n % 4 == 0 and stride_c % 4 == 0",
+    "c_aligned": "not turned and pitch_of_c % 4 == 0 and n_of_c % 4 == 0 and stride_c % 4 == 0",
 }
 """What templates ask of the sizes."""
 
@@ -191,8 +205,9 @@ PLAN = PlanFormula(
         "stored_type": by_mode(attrgetter("operand.in_c")),
         "sum_type": by_mode(attrgetter("accumulator.in_c")),
         "result_type": by_mode(attrgetter("result.in_c")),
-        "trans_a": "trans_a if a_storage == 'buffer' and not pads else 0",
-        "trans_b": "1 if b_transposed else trans_b if b_storage == 'buffer' and not pads else 0",
+        "trans_a": "1 - trans_b if is_turned else trans_a if a_storage == 'buffer' and not pads else 0",
+        "trans_b": "1 - trans_a if is_turned else 1 if b_transposed "
+        "else trans_b if b_storage == 'buffer' and not pads else 0",
         **{name: name for name in (*_FLAGS, "combining", "sharers")},
     },
     # Templates only depend on whether 2 or 4 divide a size.

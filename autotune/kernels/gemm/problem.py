@@ -51,6 +51,11 @@ _INPUT_BYTES, _OUTPUT_BYTES = (by_mode(attrgetter(use)) for use in ("operand.siz
 BYTES_MOVED = Expression(f"batch * (({_INPUT_BYTES}) * (m * k + k * n) + ({_OUTPUT_BYTES}) * m * n)")
 _bytes_moved = BYTES_MOVED.taking("m", "n", "k", "batch", "mode")
 
+COLUMN_OF_ROWS = "(n == 1 and ldc == 1 and trans_a == 1)"
+"""The condition under which C' = B' A' is a row, and rows of A hold its columns."""
+ROWS_OF_COLUMNS = "(m <= 16 and trans_b == 1 and (m <= n or trans_a == 1))"
+"""The condition under which C' = B' A' is a few columns, and rows of B hold its k."""
+
 _LAYOUTS = (("00", "01"), ("10", "11"))
 
 _TEXTS = ("mode", "constant")
@@ -77,7 +82,12 @@ EXAMPLES = (
     "3,270,600 tn",
     "4,130,260 float16",
     "7,132,280 int8 batch=3",
+    "1,300,2100 nt ldb=2104 batch=2",
+    "6,270,600 nt ldc=280",
+    "2,1200,37",
+    "1200,1,37 tn",
     "300,1,2100",
+    "300,1,2100 tn lda=304 float16",
     "133,13,150 lda=152 ldc=15 batch=2",
     "66,3,600 nt ldb=608",
     "70,4,270 float16",

@@ -1,9 +1,9 @@
 """The rule for untuned GEMMs: choose a configuration by problem size and device limits from a profile's starts.
 
-Candidates are the profile's starts and variants of them: other work-group shapes, half the rows per work-item,
-narrower loads where rows do not start at aligned addresses, a split k, and work-groups of one row. The valid candidate
-with the smallest `ESTIMATE` (`estimate.py`) is chosen. Ties go to the earliest start: a profile's order still says what
-suits a device.
+Candidates are the profile's starts and variants of them: other work-group shapes, half the rows per work-item, narrower
+loads where rows do not start at aligned addresses, a split k, work-groups of one row, and on phones several columns for
+a work-item of `column`. The valid candidate with the smallest `ESTIMATE` (`estimate.py`) is chosen. Ties go to the
+earliest start: a profile's order still says what suits a device.
 
 Source: Qualcomm's description of SGEMM on Adreno (fewest part-filled work-groups, large work-groups, separate kernels
 for small sizes).
@@ -60,7 +60,7 @@ def by_rule(problem: GemmProblem, limits: DeviceLimits, starts: Sequence[Configu
     return (c for c in (known[place][0] for _, place in ranked) if _is_valid(c, values))
 
 
-_ASKED = ("m", "n", "k", "ldb", "batch", "trans_a", "trans_b", "element_bytes", "compute_units")
+_ASKED = ("m", "n", "k", "ldb", "ldc", "batch", "trans_a", "trans_b", "element_bytes", "compute_units")
 _NUMBERS = tuple(sorted(ESTIMATE.names - set(_ASKED)))
 _estimate = ESTIMATE.taking(*_ASKED, *_NUMBERS)
 
@@ -157,10 +157,12 @@ def _expand(starts: Starts, limits: DeviceLimits, constant: str) -> Candidates:
     for start in declared:
         for variant in filter(_is_declared, _variants(start, limits, machine)):
             # A variant must promise an eighth more than a start, which was found good on a device like this. Those of
-            # `column` are for products of one to three rows, for which no start is legal: they must promise much more.
+            # `column` with work-groups of one row are for products of one to three, for which no start is legal: they
+            # must promise much more.
             is_fitted = (limits.is_cpu and limits.native_vector_float32) or machine.outputs_most
             is_sure = start.algorithm == "matrix_tile" or is_fitted
-            doubt = 40 if start.algorithm == "column" else 8 if is_sure else 9
+            is_of_few_rows = start.algorithm == "column" and variant["micro_tile_n"] == start["micro_tile_n"]
+            doubt = 40 if is_of_few_rows else 8 if is_sure else 9
             known.setdefault(variant, numbers(variant, doubt))
     for origin, of_origin in list(known.items()):
         if machine.outputs_most and not _may_convert(origin, machine):
@@ -191,6 +193,8 @@ def _variants(start: Configuration, limits: DeviceLimits, machine: Machine) -> I
     if start.algorithm == "matrix_tile" and limits.has_matrix_units:
         yield from _matrix_variants(start, limits)
     yield from _rows_of_their_own(start, limits)
+    if start.algorithm == "column" and machine.outputs_most:
+        yield from (_changed(start, micro_tile_n=wide) for wide in (2, 4))
     if _joins(start):
         yield from one_launch_variants(start, limits)
 

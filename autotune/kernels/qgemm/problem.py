@@ -59,6 +59,7 @@ EXAMPLES = (
     "33,3,160 mxfp4 int8",
     "70,40,128 int4z-g64 int8",
     "40,6,64 q4_0 experts=5",
+    "32,7,96 mxfp4 experts=3",
     "36,75,256 q4_k experts=4 float16",
     "67,40,96 mxfp4 experts=7",
     "66,12,64 q8_0 experts=3 int8",

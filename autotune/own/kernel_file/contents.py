@@ -26,6 +26,7 @@ from autotune.own.kernel_file.inputs import (
     valid_elements,
 )
 from autotune.own.kernel_file.regimes import (
+    DENORMAL,
     ENDS,
     NOT_FINITE,
     OTHER_CONTENTS,
@@ -41,7 +42,7 @@ from autotune.own.kernel_file.regimes import (
     uneven,
 )
 from autotune.own.kernel_file.source import inside
-from autotune.own.kernel_file.usual_sizes import MOST_OF_SIZE, ROUNDINGS, Sizes, rounded
+from autotune.own.kernel_file.tolerance import MOST_OF_SIZE, ROUNDINGS, Sizes, rounded
 from autotune.space.case import Case
 
 RELATIVE = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-2}
@@ -139,13 +140,13 @@ class FileCase(Case):
         """Return contents as functions see them."""
         return {name: in_units(values, self._file.arguments[name].element) for name, values in inputs.items()}
 
-    def _valid_part(self, name: str, stored: NDArray[Any]) -> NDArray[Any]:
+    def valid_part(self, name: str, stored: NDArray[Any], /) -> NDArray[Any]:
         valid = self._valid.get(name)
         return stored if valid is None else stored[valid]
 
     def _compared(self, name: str, stored: NDArray[Any]) -> NDArray[Any]:
         """Return the elements of an output that are compared, as functions see them."""
-        return in_units(self._valid_part(name, stored), self._file.arguments[name].element)
+        return in_units(self.valid_part(name, stored), self._file.arguments[name].element)
 
     def launches(self, plan: Plan) -> Sequence[Launch]:
         return [self._passing(launch) for launch in plan.launches] if self._changed else plan.launches
@@ -184,7 +185,7 @@ class FileCase(Case):
             return ""
         for name, found in outputs.items():
             if self._file.arguments[name].access == "out":
-                values, later = self._valid_part(name, found), self._valid_part(name, again[name])
+                values, later = self.valid_part(name, found), self.valid_part(name, again[name])
                 kept = (values == self._poison(name)) & (later == self._poison(name, 1))
                 self._kept[name] = kept
                 element = self._file.arguments[name].element
@@ -212,7 +213,7 @@ class FileCase(Case):
         return _poison(self.inputs[name].dtype, self._seed + later)
 
     def error_ratio(self, outputs: Mapping[str, NDArray[Any]]) -> float:
-        unwritten = {name: self._unwritten(name, self._valid_part(name, values)) for name, values in outputs.items()}
+        unwritten = {name: self._unwritten(name, self.valid_part(name, values)) for name, values in outputs.items()}
         outputs = {name: self._compared(name, values) for name, values in outputs.items()}
         undefined = {name: self._undefined(name, values) for name, values in outputs.items()}
         remarks = [
@@ -273,7 +274,7 @@ class FileCase(Case):
     def _worst(
         self, name: str, found: NDArray[Any], right: NDArray[Any], relative: float, *, by_response: bool
     ) -> float:
-        least = 4 * float(np.finfo(found.dtype).smallest_subnormal) if found.dtype.kind == "f" else 0.0
+        least = self._least(found.dtype)
         one = unit(self._file.arguments[name].element)
         least += _OF_UNIT / one if one else 0.0
         worst, start = 0.0, 0
@@ -292,6 +293,14 @@ class FileCase(Case):
             self._wrong[name][part] = ratios > 1.0
             worst = max(worst, float(ratios.max(initial=0.0)))
         return worst
+
+    def _least(self, kind: "np.dtype[Any]") -> float:
+        """Return what any element may be off by: a denormal result may be 0, unless the inputs are denormal, too."""
+        if kind.kind != "f":
+            return 0.0
+        limits = np.finfo(kind)
+        may_be_flushed = kind.itemsize >= np.float32().itemsize and self._regime != DENORMAL
+        return float(limits.tiny) if may_be_flushed else 4 * float(limits.smallest_subnormal)
 
     def _response(self, name: str) -> NDArray[np.float64]:
         """Return what is allowed because the reference itself changes when its inputs are rounded, by element."""
@@ -346,7 +355,7 @@ class FileCase(Case):
         values, valid = np.asarray(given), self._valid.get(output)
         self._rows[output] = values.shape[-1] if values.ndim > 1 else 0
         if valid is None or values.size != np.count_nonzero(valid):
-            values = self._valid_part(output, fitting(given, self.inputs[output], self._file.reference.python, output))
+            values = self.valid_part(output, fitting(given, self.inputs[output], self._file.reference.python, output))
             if valid is not None and self._rows[output]:
                 in_row = np.count_nonzero(valid.reshape(-1, self._rows[output]), axis=1)
                 self._rows[output] = int(in_row.max()) if len({*in_row.tolist()} - {0}) == 1 else 0

@@ -14,7 +14,7 @@ from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import ConfigurationError, UsageError, did_you_mean
+from autotune.errors import ConfigurationError, ProblemError, UsageError, did_you_mean
 from autotune.model.configuration import Configuration, Value
 from autotune.model.device import DeviceLimits
 from autotune.model.plan import Plan
@@ -208,7 +208,16 @@ class FileFamily(KernelFamily):
         many = [3 if is_few else size for size, is_few in zip(smallest.size_vector, few, strict=True)]
         given = {problem.size_vector for problem in known}
         wanted = dict.fromkeys(map(tuple, (sizes, even, many)))
-        return tuple(smallest.resized(found) for found in wanted if found not in given and max(found) <= LARGEST_SIZE)
+        found = [smallest.resized(one) for one in wanted if one not in given and max(one) <= LARGEST_SIZE]
+        return tuple(problem for problem in found if self._has_buffers_of(problem, smallest))
+
+    def _has_buffers_of(self, problem: Problem, other: Problem) -> bool:
+        """Return whether the same buffers exist at two sizes; one that may be NULL depends on a switch of 0 or 1."""
+        try:
+            names = [{buffer.name for buffer in self.plan(one, self.usual).buffers} for one in (problem, other)]
+        except (ProblemError, ConfigurationError):
+            return False
+        return names[0] == names[1]
 
     def _check_use(self, source: str) -> None:
         """Raise UsageError for a parameter that neither the source nor any formula uses: probably a misspelling."""

@@ -9,7 +9,7 @@ from string import Formatter
 from autotune.errors import UsageError
 from autotune.own.kernel_file.format import MOST_SOURCE_BYTES, KernelFile
 from autotune.own.kernel_file.options import options_of
-from autotune.own.kernel_file.unused import without_unused
+from autotune.own.kernel_file.unused_kernels import without_unused
 
 TEMPLATE = ".j2"
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]{1,500})[">][^\n]*$', re.MULTILINE)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from autotune.device.port import NAMES, refuses_group
-from autotune.errors import DeviceLostError, LinkLostError
+from autotune.errors import AgentKilledError, DeviceLostError, LinkLostError
 from autotune.phone.agent import FOLDER
 
 _TEXT = (FOLDER / "protocol.h").read_text(encoding="ascii")
@@ -96,7 +96,7 @@ def _begin(stream: IO[bytes], most_bytes: int) -> int:
     header = _exactly(stream, 5)
     size, kind = struct.unpack("<IB", header)
     if (size, kind) == _END_HEADER:
-        raise DeviceLostError(how_ended(*struct.unpack("<BIB", _exactly(stream, 6))))
+        raise _end(*struct.unpack("<BIB", _exactly(stream, 6)))
     size -= 2  # the kind, and the mark at the end
     if kind == _ANSWER and 0 <= size <= most_bytes:
         return int(size)
@@ -114,7 +114,7 @@ def _finish(stream: IO[bytes]) -> None:
     if _exactly(stream, 1) == b"\1":
         return
     if struct.unpack("<IB", _exactly(stream, 5)) == _END_HEADER:
-        raise DeviceLostError(how_ended(*struct.unpack("<BIB", _exactly(stream, 6))))
+        raise _end(*struct.unpack("<BIB", _exactly(stream, 6)))
     raise LinkLostError("an answer of the agent is incomplete")
 
 
@@ -129,10 +129,22 @@ def _ended() -> LinkLostError:
     return LinkLostError("the link to the device ended")
 
 
+def _end(how: int, number: int, command: int) -> DeviceLostError:
+    message = how_ended(how, number, command)
+    return AgentKilledError(message) if was_killed(how, number) else DeviceLostError(message)
+
+
+def was_killed(how: int, number: int) -> bool:
+    """Return whether something outside killed an agent: no driver raises SIGKILL."""
+    return how == CONSTANTS["ENDED_BY_SIGNAL"] and number == signal.SIGKILL
+
+
 def how_ended(how: int, number: int, command: int) -> str:
     """Describe how an agent ended."""
     names = {value: name for name, value in CONSTANTS.items() if name in _COMMANDS}
     doing = f"in {_COMMANDS[names[command]]}" if command in names else "between commands"
+    if was_killed(how, number):
+        return f"something outside killed the agent {doing}, as a system does when memory runs out"
     if how == CONSTANTS["ENDED_BY_SIGNAL"]:
         return f"the driver crashed {doing}: killed by {_signal_name(number)}"
     if how == CONSTANTS["ENDED_BY_LIMIT"]:

@@ -1,10 +1,11 @@
-/* Rests of a hot device: its temperature by Qualcomm's driver, else by the thermal zones of GPUs. */
+/* Rests of a hot device: its temperature by Qualcomm's driver, else by the thermal zones of GPUs. And the load. */
 #include "heat.h"
 
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "detached.h"
 
@@ -14,6 +15,9 @@
 #define MOST_REST_S 60 /* at once */
 #define STUCK_S 15     /* of a rest without any change: the sensor is stuck */
 #define ZONES 128
+#ifndef LOADAVG
+#define LOADAVG "/proc/loadavg"
+#endif
 
 static char path[512]; /* of the file that has the temperature; empty if there is none */
 
@@ -66,4 +70,9 @@ void rest_if_hot(void) {
             path[0] = '\0';
         }
     }
+}
+
+int is_busy(void) {
+    char word[32];
+    return read_word(LOADAVG, word, sizeof word) && strtod(word, NULL) > 2.0 * (double)sysconf(_SC_NPROCESSORS_ONLN);
 }

@@ -4,4 +4,7 @@
 /* Waits a while if the device is hot. */
 void rest_if_hot(void);
 
+/* Returns whether so many processes want to run that each waits for more than half of the time. */
+int is_busy(void);
+
 #endif

@@ -10,7 +10,7 @@
 #ifndef AUTOTUNE_PROTOCOL_H
 #define AUTOTUNE_PROTOCOL_H
 
-#define PROTOCOL_DIGEST "f0194d81f23e2544"
+#define PROTOCOL_DIGEST "dbd628048f9c455d"
 
 #define PROTOCOL_MAGIC "autotune"
 
@@ -135,5 +135,6 @@
 #define FAILED_SLOW 3     /* number: milliseconds that a call would take */
 #define FAILED_DIFFERS 4  /* its output is far from that of the reference */
 #define FAILED_LOST 5     /* the machine restarted, or everything was killed */
+#define FAILED_BUSY 6     /* late on a busy machine: number: milliseconds */
 
 #endif

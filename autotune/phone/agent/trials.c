@@ -12,8 +12,6 @@
 #include "protocol.h"
 
 #define LIMIT_MS 90000       /* of a command, by the agent itself */
-#define BUILD_LIMIT_MS 60000
-#define RUN_LIMIT_MS 20000
 #define SAMPLE_NS 5e6
 #define SAMPLES 3
 #define MOST_CALLS 2000
@@ -99,7 +97,8 @@ int fail_lost(uint32_t trial) {
 
 /* Waits for what an agent answers to the trial in hand. Returns whether it did; otherwise the trial has failed. */
 static int await(struct peer *asked, uint8_t command, struct reply *reply) {
-    uint32_t limit_ms = command == BUILD ? BUILD_LIMIT_MS : RUN_LIMIT_MS;
+    int is_build = command == BUILD || command == KERNELS || command == FACTS; /* when some drivers generate code */
+    uint32_t limit_ms = is_build ? BUILD_LIMIT_MS : RUN_LIMIT_MS;
     *reply = await_peer(asked, limit_ms);
     if (reply->kind == ANSWER || (reply->kind == ERROR && command == FACTS)) /* which a driver may refuse to tell */
         return 1;
@@ -110,9 +109,10 @@ static int await(struct peer *asked, uint8_t command, struct reply *reply) {
     if (reply->kind == END) {
         uint8_t how = read_u8(&reply->payload);
         int32_t number = (int32_t)read_u32(&reply->payload);
-        return failed(FAILED_ENDED, how, read_u8(&reply->payload), number, NULL, 0);
+        uint8_t why = how == ENDED_BY_LIMIT && is_busy() ? FAILED_BUSY : FAILED_ENDED;
+        return failed(why, how, read_u8(&reply->payload), number, NULL, 0);
     }
-    return failed(FAILED_LATE, 0, command, (int32_t)limit_ms, NULL, 0);
+    return failed(is_busy() ? FAILED_BUSY : FAILED_LATE, 0, command, (int32_t)limit_ms, NULL, 0);
 }
 
 static int ask(uint8_t command, const uint8_t *body, size_t bytes, struct reply *reply) {

@@ -4,6 +4,11 @@
 
 #include "work.h"
 
+#define BUILD_LIMIT_MS 60000 /* as BUILD_LIMIT_S and RUN_LIMIT_S of the host: what exceeds it hangs */
+#ifndef RUN_LIMIT_MS
+#define RUN_LIMIT_MS 30000
+#endif
+
 #define UNFINISHED 75 /* exit status: start it again */
 
 extern uint64_t spent_before_ms; /* by earlier starts */

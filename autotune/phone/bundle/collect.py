@@ -17,22 +17,19 @@ from autotune.measure.timing import Sample, Timing
 from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.events import Outcome
-from autotune.model.trial import Measurement, Timer, Trial, TrialState, Verdict, Winner
-from autotune.phone.agent.frames import CONSTANTS, RefusedCommand, how_ended
+from autotune.model.trial import BUILD_LIMIT_S, RUN_LIMIT_S, Measurement, Timer, Trial, TrialState, Verdict, Winner
+from autotune.phone.agent.frames import CONSTANTS, RefusedCommand, how_ended, was_killed
 from autotune.phone.agent.recording import described
 from autotune.phone.bundle.checks import Checks
 from autotune.phone.bundle.note import Task, read_note
 from autotune.phone.bundle.result import Failed, Record, Result, Timed
 from autotune.search import significance
-from autotune.search.faults import with_checkup
+from autotune.search.driver_faults import with_checkup
 from autotune.search.knowledge import FailureCounts, Knowledge
 from autotune.store import Store
 
 _BUILDS = {CONSTANTS[name] for name in ("BUILD", "LOAD", "KERNELS")}
-_WHY = {
-    CONSTANTS[name]: name
-    for name in ("FAILED_REFUSED", "FAILED_ENDED", "FAILED_LATE", "FAILED_SLOW", "FAILED_DIFFERS", "FAILED_LOST")
-}
+_WHY = {CONSTANTS[f"FAILED_{name}"]: name for name in ("REFUSED", "ENDED", "LATE", "SLOW", "DIFFERS", "LOST", "BUSY")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,17 +168,15 @@ class _Collecting:
         configuration = self._task.configurations[number]
         broken = self._knowledge.family.violations(self._task.problem, configuration, self._knowledge.device.limits)
         ratio = self._checks.ratio(number)
+        failure = self._failure(record.failed) if record.failed else None
         state, message, measurement = TrialState.COMPLETE, "", None
         if broken and (record.timed or record.failed):
             state, message = TrialState.INVALID, broken[0]
         elif ratio is not None and not ratio <= 1.0:
             state, message = TrialState.WRONG_RESULT, f"the error is {ratio:.3g} times the tolerance"
-        elif record.failed:
-            failure = self._failure(record.failed)
-            if failure is None:
-                return None
+        elif failure and (failure[0] is not TrialState.CUT_SHORT or 0 not in record.timed):
             state, message = failure
-        elif 0 not in record.timed or ratio is None:
+        elif (record.failed and not failure) or 0 not in record.timed or ratio is None:
             return None
         else:
             measurement = self._measurement(record, [record.timed[0]], ratio)
@@ -196,22 +191,25 @@ class _Collecting:
     def _failure(self, failed: Failed) -> tuple[TrialState, str] | None:
         """Return state and message of a failed trial; None where it proves nothing."""
         match _WHY.get(failed.why):
-            case "FAILED_REFUSED":
+            case "REFUSED":
                 refusal = RefusedCommand(failed.number, failed.text)
                 if failed.command in _BUILDS:
                     return TrialState.COMPILE_FAILED, str(refusal)
                 return (TrialState.INVALID if refusal.is_for_work_group else TrialState.LAUNCH_FAILED), str(refusal)
-            case "FAILED_ENDED":
-                is_late = failed.how == CONSTANTS["ENDED_BY_LIMIT"]
+            case "ENDED" if failed.how != CONSTANTS["ENDED_BY_LIMIT"]:
+                is_killed = was_killed(failed.how, failed.number)
                 told = how_ended(failed.how, failed.number, failed.command)
-                return (TrialState.TIMED_OUT if is_late else TrialState.CRASHED), told
-            case "FAILED_LATE":
-                return TrialState.TIMED_OUT, f"no answer within {failed.number / 1000:g} s"
-            case "FAILED_SLOW":
+                return (TrialState.CUT_SHORT if is_killed else TrialState.CRASHED), told
+            case "ENDED" | "LATE" | "BUSY" as why:
+                full_s = BUILD_LIMIT_S if failed.command in _BUILDS else RUN_LIMIT_S
+                is_hung = why != "BUSY" and failed.number >= 1000 * full_s
+                told = f"no answer within {failed.number / 1000:g} s{' on a busy machine' if why == 'BUSY' else ''}"
+                return (TrialState.TIMED_OUT if is_hung else TrialState.CUT_SHORT), told
+            case "SLOW":
                 return TrialState.TOO_SLOW, f"not run in full: a call would take {failed.number} ms"
-            case "FAILED_LOST":
+            case "LOST":
                 return TrialState.CRASHED, "it was running when the machine restarted, or everything was killed"
-            case "FAILED_DIFFERS" if self._is_reference_right:
+            case "DIFFERS" if self._is_reference_right:
                 return TrialState.WRONG_RESULT, "its output is far from that of the plainest kernel"
         return None
 

@@ -161,6 +161,7 @@ typedef struct { uint32_t private_words[6]; } pthread_attr_t;
 #define O_CLOEXEC 02000000
 #define LOCK_EX 2
 #define LOCK_NB 4
+#define _SC_NPROCESSORS_ONLN 97
 #define F_DUPFD 0
 #define F_GETFD 1
 #define F_SETFD 2

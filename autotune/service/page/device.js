@@ -67,13 +67,14 @@ function downloads(slug, family, formats) {
     await download(at(`api/export/${format}`, { device: slug, family })).catch((e) => (error.textContent = told(e)));
   };
   return h("div.downloads", { role: "group", "aria-label": "Download the table" }, h("span", {}, "Download the table"),
-    formats.map(({ name, title }) => h("button", { type: "button", onclick: () => load(name) }, title)), error);
+    formats.filter((one) => one.families.includes(family)).map(({ name, title }) =>
+      h("button", { type: "button", onclick: () => load(name) }, title)), error);
 }
 
 // How trials ended, and what searches leave out.
-function failing(path, { trials, reasons, quarantined, total, last_measured }) {
+function failing(path, { trials, repeats, reasons, quarantined, total, last_measured }) {
   const all = Object.values(trials).reduce((sum, number) => sum + number, 0);
-  if (!all && !total) return [];
+  if (!all && !repeats && !total) return [];
   const note = h("p.note", { role: "status" });
   const allow = async (item, button) => {
     button.disabled = true;
@@ -97,7 +98,7 @@ function failing(path, { trials, reasons, quarantined, total, last_measured }) {
   ]);
   list.show(quarantined, (item) => JSON.stringify([item.shape, item.configuration, item.driver]));
   return h("section", {}, h("h2", {}, "Trials and failures"),
-    facts([...states.map(([word, number]) => [word, `${number.toLocaleString("en")} (${((100 * number) / all).toFixed(1)}%)`]), ["Last measured", moment(last_measured)]]),
+    facts([...states.map(([word, number]) => [word, `${number.toLocaleString("en")} (${((100 * number) / all).toFixed(1)}%)`]), ["Run again", repeats > 0 && `${count(repeats, "time")}, as in finals`], ["Last measured", moment(last_measured)]]),
     whyFailed(reasons),
     total > 0 && h("p", {}, `In quarantine: ${count(total, "configuration")} that crashed, hung or were lost, which searches leave out.`),
     total > 0 && list.element, note,

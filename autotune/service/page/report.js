@@ -36,7 +36,7 @@ function family(slug, name, { entries, networks: found }) {
   return [h("h2.family", {}, name), overview(slug, name, entries, calls), networks(slug, found), winners.element];
 }
 
-function identity({ name, vendor, model, family: profile, driver, version: standard, limits, trials }, entries) {
+function identity({ name, vendor, model, family: profile, driver, version: standard, limits, trials, repeats }, entries) {
   const days = entries.map(({ provenance }) => provenance.measured_at.slice(0, 10)).sort();
   const each = (of) => [...new Set(entries.map(({ provenance }) => of(provenance)))].sort().join(", ");
   const total = Object.values(trials).reduce((sum, number) => sum + number, 0);
@@ -54,6 +54,7 @@ function identity({ name, vendor, model, family: profile, driver, version: stand
     ["Measured", [days[0], days[0] !== days.at(-1) && h("small", {}, `to ${days.at(-1)}`)]],
     ["Measured by autotune", each((made) => made.tool_version)],
     ["Trials", total > 0 && [count(total, "trial"), h("small", {}, ended.join(", "))]],
+    ["Run again", repeats > 0 && `${count(repeats, "time")}, as in finals`],
   ]);
 }
 

@@ -72,6 +72,7 @@ class Follower:
         self._say = say
         self._started: list[int] = []
         """Numbers of the problems that were reported to the listener, in that order."""
+        self._latest_start: ProblemStarted | None = None
         self._is_waiting = False
 
     def take(self, event: Event) -> None:
@@ -99,6 +100,9 @@ class Follower:
             raise node.wrong(f"the job has no problem {number}")
         event = read_event(name, node, self._device, self._requests[number])
         if isinstance(event, ProblemStarted):
+            if event == self._latest_start:
+                return  # it was part of the job's state too, read while the event was on its way
+            self._latest_start = event
             self._started.append(number)
         is_shown = number in self._started[-1:]
         if is_shown or (isinstance(event, ProblemFinished) and number in self._started):

@@ -60,7 +60,8 @@ def _plain_device(table: DeviceTable) -> dict[str, Any]:
         winners = [winner for winner in table.winners if winner.problem.family == name]
         networks = [write(network) for network in tuned_networks(winners)]
         families[name] = {"entries": [entry_with_sizes(winner) for winner in winners], "networks": networks}
-    return {**write(table.device), "trials": dict(table.trials), "families": families}
+    counts = {"trials": dict(table.trials), "repeats": table.repeats}
+    return {**write(table.device), **counts, "families": families}
 
 
 def _in_script(data: str) -> str:

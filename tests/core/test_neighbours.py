@@ -8,7 +8,7 @@ from autotune.export import export_table
 from autotune.kernels import find_family
 from autotune.model.device import Device, DeviceLimits
 from autotune.model.problem import Problem
-from autotune.search.proposals import LEAST_OF_SOURCE, Transfer
+from autotune.search.neighbours import LEAST_OF_SOURCE, Neighbours
 from autotune.store import Store
 from factories import device, naive, product, provenance, trial, winner
 
@@ -25,12 +25,12 @@ def measured(store: Store, on: Device, problem: Problem, winning: int, trials: i
     store.import_winners([winner(on, problem, naive(winning, 1))], [on])
 
 
-def transfer_to(here: Device, store: Store) -> Transfer:
-    return Transfer(here, GEMM, PROBLEM, store)
+def neighbours_of(here: Device, store: Store) -> Neighbours:
+    return Neighbours(here, GEMM, PROBLEM, store)
 
 
 def test_a_device_without_any_results_gets_nothing(store: Store) -> None:
-    found = transfer_to(HERE, store)
+    found = neighbours_of(HERE, store)
     assert (found.own, found.starts, found.sources) == (None, [], [])
 
 
@@ -42,7 +42,7 @@ def test_near_sizes_come_before_other_devices_and_those_of_the_family_before_the
     measured(store, device("mali-g78", vendor="ARM"), PROBLEM, 8)
     measured(store, device("adreno-640", vendor="Qualcomm"), product(256, 512, 256), 16)
     measured(store, device("adreno-650", vendor="Qualcomm"), PROBLEM, 32)
-    found = transfer_to(HERE, store)
+    found = neighbours_of(HERE, store)
     assert found.own == naive(1, 1)
     assert found.starts == [naive(2, 1), naive(4, 1), naive(16, 1), naive(32, 1)]
     assert [source.name for source in found.sources] == [
@@ -54,24 +54,24 @@ def test_near_sizes_come_before_other_devices_and_those_of_the_family_before_the
 def test_devices_of_a_vendor_come_before_those_of_others(store: Store) -> None:
     measured(store, device("a-gpu", family="gpu", vendor="Other"), PROBLEM, 4)
     measured(store, device("b-gpu", family="gpu", vendor="Qualcomm"), PROBLEM, 8)
-    assert transfer_to(HERE, store).starts == [naive(8, 1), naive(4, 1)]
+    assert neighbours_of(HERE, store).starts == [naive(8, 1), naive(4, 1)]
 
 
 def test_a_processor_teaches_a_gpu_nothing(store: Store) -> None:
     measured(store, device("cpu-1", limits=DeviceLimits(is_cpu=True)), PROBLEM, 2)
-    assert transfer_to(HERE, store).starts == []
+    assert neighbours_of(HERE, store).starts == []
 
 
 def test_a_few_trials_are_no_source(store: Store) -> None:
     measured(store, device("adreno-640"), PROBLEM, 2, trials=LEAST_OF_SOURCE - 1)
-    found = transfer_to(HERE, store)
+    found = neighbours_of(HERE, store)
     assert found.starts == [naive(2, 1)]
     assert found.sources == []
 
 
 def test_other_number_types_teach_nothing(store: Store) -> None:
     measured(store, device("adreno-640"), product(256, 256, 256, mode="int8"), 2)
-    assert transfer_to(HERE, store).starts == []
+    assert neighbours_of(HERE, store).starts == []
 
 
 def test_published_winners_of_the_family_are_starts_the_own_table_first(
@@ -86,5 +86,5 @@ def test_published_winners_of_the_family_are_starts_the_own_table_first(
             measured(elsewhere, on, problem, winning)
             table = export_table(elsewhere, on.slug, "gemm", "json")
             (published / f"{on.slug}.json").write_text(str(table))
-    found = transfer_to(HERE, store)
+    found = neighbours_of(HERE, store)
     assert (found.starts, found.sources) == ([naive(4, 1), naive(2, 1)], [])

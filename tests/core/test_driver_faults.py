@@ -26,7 +26,7 @@ from autotune.model.configuration import Configuration, Value
 from autotune.model.device import Device, Fault
 from autotune.model.trial import Job, TrialState, Winner
 from autotune.paths import data_folder
-from autotune.search.faults import find_faults, known_faults, with_faults
+from autotune.search.driver_faults import find_faults, known_faults, with_faults
 from autotune.space.search_space import SearchSpace
 from autotune.store import Ending, Store
 from fakes import INVENTED_PROCESSOR, FakeWorker
