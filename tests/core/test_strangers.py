@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -79,7 +80,8 @@ def trip(place: Any, folder: Path, slowness: float = 1) -> Any:
 @pytest.mark.long
 @pytest.mark.parametrize("name", PLACES)
 def test_the_main_job(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SCRIPT, "_START_S", HANG_S)
+    for limit in ("_START_S", "_LINGER_S"):
+        monkeypatch.setattr(SCRIPT, limit, HANG_S)
     home = tmp_path / "home"
     home.mkdir()
     there = trip(PLACES[name](tmp_path), home, slowness=4)
@@ -152,9 +154,19 @@ def has_ended(pid: str) -> bool:
         return True
 
 
-def test_what_leaves_processes_behind_is_told(here: Any) -> None:
+def test_what_leaves_processes_behind_is_told(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SCRIPT, "_LINGER_S", 0.0)
     assert here.run("leaving", "-c", HANGS.format("")).status == 0
     assert here.faults == ["leaving: left 1 processes running"]
+
+
+def test_what_ends_soon_after_its_parent_is_not_left_behind(here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SCRIPT, "_LINGER_S", HANG_S)
+    monkeypatch.setattr(time, "sleep", lambda _: (here.folder / "go").touch())  # it was seen, and now ends
+    ends = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {ends!r}])"
+    assert (here.run("late", "-c", code).status, here.faults) == (0, [])
+    assert (here.folder / "go").exists()
 
 
 @pytest.mark.parametrize(
