@@ -39,8 +39,9 @@ LINKS = {
 
 PARTS = {
     "tune": "autotune.own.tuning:tune",
-    "load_kernel_file": "autotune.own.kernel_file.family:load_file",
-    "use_kernel_file": "autotune.own.tuning:use_file",
+    "command_worker": "autotune.own.command.worker:CommandWorker",
+    "load_file": "autotune.own.loading:load_file",
+    "use_file": "autotune.own.tuning:use_file",
     "read_foreign_results": "autotune.own.foreign:read_foreign",
     "export_trials": "autotune.own.kernel_tuner:export_trials",
     "write_report": "autotune.service.report.document:write_report",

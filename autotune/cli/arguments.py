@@ -157,7 +157,7 @@ def _family(text: str) -> str:
     Raises UsageError.
     """
     if text.endswith(KERNEL_FILES):
-        name: str = part("use_kernel_file")(Path(text)).name
+        name: str = part("use_file")(Path(text)).name
         return name
     if not is_family(text):
         there = f"there are {', '.join(family_names())}; name your kernel's file, or list it in {FILES}"
@@ -199,6 +199,25 @@ def integer(name: str, least: int, most: int, meaning: str, **settings: Any) -> 
 
 def duration(name: str, meaning: str) -> Argument:
     return argument(name, metavar="TIME", type=partial(parse_duration, name), help=meaning)
+
+
+def parse_rhythm(text: str) -> tuple[float, float]:
+    """Return work and pause of ``8ms/33ms`` in nanoseconds. Raises UsageError."""
+    number = r"(\d{1,6}(?:\.\d{1,6})?)(us|ms|s)"
+    match = re.fullmatch(f"{number}/{number}", text.strip().lower(), re.ASCII)
+    nanoseconds = {"us": 1e3, "ms": 1e6, "s": 1e9}
+    work, pause = (float(match[at]) * nanoseconds[match[at + 1]] for at in (1, 3)) if match else (0.0, 0.0)
+    if not (0 < work <= 1e10 and 0 < pause <= 1e10):
+        raise UsageError(f"--rhythm: expected work and pause such as 8ms/33ms, at most 10s, got {text.strip()[:80]!r}")
+    return work, pause
+
+
+RHYTHM = argument(
+    "--rhythm",
+    metavar="WORK/PAUSE",
+    type=parse_rhythm,
+    help="times finalists in bursts with pauses between, as the application will run them: 8ms/33ms",
+)
 
 
 def seed(meaning: str) -> Argument:

@@ -11,7 +11,7 @@ from autotune.cli.interrupts import Interrupts, print_stopped
 from autotune.cli.output import plain_compilation, print_json, print_note
 from autotune.cli.run import check_algorithms
 from autotune.device.processors import usable_cores
-from autotune.kernels import find_family, parse_shape
+from autotune.kernels import find_family, parse_shape, require_kernels
 from autotune.model.device import Device
 from autotune.model.problem import Problem
 
@@ -40,6 +40,7 @@ DEFAULT_SIZE = 512
 )
 def compile_command(options: argparse.Namespace) -> int:
     """Build kernels without running them; a later run skips those that fail, spill or exceed limits."""
+    require_kernels(options.family)
     problems = _problems(options)
     check_algorithms(options.family, options.algorithm)
     from autotune.device.discovery import find_device

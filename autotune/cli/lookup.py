@@ -213,6 +213,12 @@ def show_command(options: argparse.Namespace) -> int:
 
     device, tuned, rates = find_tuned(options)
     family = find_family(tuned.problem.family)
+    if use := family.use(tuned.problem, tuned.configuration):
+        if options.json:
+            print_json({"device": device.slug, "problem": tuned.problem.to_dict(), **plain_tuned(tuned), "use": use})
+        else:
+            print(f"# {tuned.because}\n{use}")
+        return 0
     plan = family.plan(tuned.problem, tuned.configuration)
     source = render(family, tuned.configuration, plan)
     build_options = [*find_profile(device).build_options, *plan.build_options]

@@ -17,6 +17,7 @@ from autotune.cli.arguments import (
     LEARN_FROM,
     MARKDOWN,
     QUIET,
+    RHYTHM,
     WANTED,
     WIDE,
     argument,
@@ -76,6 +77,7 @@ what is stored, and what exceeds a budget take the rest."""
         "times at the speed that the device holds when hot, as in long use of a phone: heats it before the search and "
         "before the finals, and gives it no rests",
     ),
+    RHYTHM,
     argument(
         "--no-crossover",
         dest="crossover",
@@ -119,10 +121,13 @@ def tune_requests(options: argparse.Namespace, own: list[Request], others: list[
         check_algorithms(family, options.algorithm)
     from autotune.device.discovery import find_device
     from autotune.kernels.shapes import fitting
+    from autotune.search import worker_of_commands
 
-    device = find_device(options.device)
+    special = worker_of_commands([*own, *others])
+    device = find_device(options.device) if special is None else _device_of_commands(options)
     if options.misses:
         others += _missed(device, is_alone=not (own or others))
+        special = worker_of_commands([*own, *others])
     requests, left_out = fitting(own, others, device.limits)
     for message in left_out:
         print_note(f"left out: {message}")
@@ -135,7 +140,7 @@ def tune_requests(options: argparse.Namespace, own: list[Request], others: list[
     from autotune.measure.worker import worker_for
 
     with Interrupts("the running trial", began=options.began, deadline_s=options.deadline) as interrupts:
-        worker = worker_for(
+        worker = special or worker_for(
             device.selector, print_note, lambda: interrupts.are_requested, is_sustained=options.sustained
         )
         try:
@@ -160,7 +165,8 @@ def _tune(
 ) -> int:
     from autotune.cli.devices import examined
     from autotune.display.progress import progress
-    from autotune.search import builders_for, tune
+    from autotune.measure.worker import Worker
+    from autotune.search import Rhythm, builders_for, tune
     from autotune.store import Store
 
     if math.isfinite(interrupts.left_s):
@@ -170,7 +176,8 @@ def _tune(
         Store.open(options.db) as store,
         progress(budget, sys.stderr, is_quiet=options.quiet, phase=lambda: worker.phase) as listener,
     ):
-        device = examined(device, store, worker)
+        is_process = isinstance(worker, Worker)
+        device = examined(device, store, worker) if is_process else device
         if not options.quiet:
             print_duration(device, requests, budget)
             print_excluded_defaults(device, requests)
@@ -185,9 +192,10 @@ def _tune(
             seed=options.seed,
             should_stop=lambda: interrupts.are_requested,
             worker=worker,
-            builds=builders_for(device),
+            builds=builders_for(device) if is_process else None,
             retries_quarantined=options.retry_quarantined,
             is_sustained=options.sustained,
+            rhythm=Rhythm(burst_ns=options.rhythm[0], pause_ns=options.rhythm[1]) if options.rhythm else None,
             sampler=sampler,
             foreign=foreign,
         )
@@ -196,6 +204,15 @@ def _tune(
             _compare_with_host(store, device, outcomes, interrupts)
     status = _report(options, device, requests, outcomes, was_stopped=interrupts.are_requested)
     return LATE if interrupts.is_late else status
+
+
+def _device_of_commands(options: argparse.Namespace) -> Device:
+    """Return the device that commands use, which may be one of another machine, such as a phone on a cable."""
+    from autotune.cli.lookup import named_or_absent_device
+    from autotune.store import Store
+
+    with Store.open(options.db) as store:
+        return named_or_absent_device(options.device, store.devices())
 
 
 def _foreign(path: Path, name: str) -> "Source":
@@ -355,6 +372,9 @@ def _report(
     is_complete = not was_stopped and len(outcomes) == len(requests)
     tokens = 0 if options.shape else step_tokens(options.preset, options.shapes, options.tokens)
     print_result(options, device.slug, outcomes, is_complete=is_complete, tokens=tokens)
+    for winner in (outcome.winner for outcome in outcomes if outcome.winner and not options.json):
+        if use := find_family(winner.problem.family).use(winner.problem, winner.configuration):
+            print(f"{winner.problem.label}: {use}")
     if was_stopped:
         return print_stopped(options, "every trial is kept. To go on")
     require_winners(device, outcomes)

@@ -15,7 +15,6 @@ from autotune.display.words import (
     duration_text,
     failures_text,
     percent_text,
-    rate_text,
     recheck_text,
     verdict_text,
 )
@@ -138,7 +137,7 @@ class _Progress(ABC):
         limit = f"/{self._budget.trials}" if self._budget.trials else ""
         parts = [
             "comparing" if state.is_in_finals else f"trial {state.trials}{limit}",
-            f"best {rate_text(state.request.problem, state.best_ns)}" if state.best_ns < float("inf") else "",
+            f"best {state.request.problem.rate_text(state.best_ns)}" if state.best_ns < float("inf") else "",
             _gain_left_text(state.gain_left),
             failures_text(state.failures),
         ]
@@ -336,7 +335,7 @@ def _outcome_line(outcome: events.Outcome) -> str:
     facts = ", ".join(filter(None, (trials, failures_text(outcome.failures), _gain_left_text(outcome.gain_left))))
     if winner is None:
         return f"no winner: {outcome.no_winner_reason} ({facts})"
-    rate, time_taken = rate_text(winner.problem, winner.time_ns), time_text(winner.time_ns)
+    rate, time_taken = winner.problem.rate_text(winner.time_ns), time_text(winner.time_ns)
     return f"{rate} with {winner.configuration.algorithm}, {time_taken}, {verdict_text(winner)} ({facts})"
 
 

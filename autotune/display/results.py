@@ -12,7 +12,6 @@ from autotune.display.words import (
     duration_text,
     gain_and_doubt_text,
     percent_text,
-    rate_text,
     recheck_text,
     remedy_text,
 )
@@ -170,7 +169,7 @@ def _outcome_columns(outcomes: "Sequence[Outcome]") -> "_Columns[Outcome]":
     return {
         "shape": lambda outcome: outcome.request.problem.label,
         "time": of_winner(lambda winner: time_text(winner.time_ns)),
-        "rate": of_winner(lambda winner: rate_text(winner.problem, winner.time_ns)),
+        "rate": of_winner(lambda winner: winner.problem.rate_text(winner.time_ns)),
         "vs default": of_winner(gain_and_doubt_text),
         "kernel": of_winner(lambda winner: winner.configuration.algorithm, "none"),
         "calls": lambda outcome: str(outcome.request.calls),

@@ -10,13 +10,6 @@ if TYPE_CHECKING:
     from autotune.search.recheck import Recheck
 
 
-def rate_text(problem: Problem, time_ns: float) -> str:
-    """Format a rate with four digits and a unit: GFLOP/s, or GB/s below one operation per byte moved."""
-    if problem.flops < problem.bytes_moved:
-        return f"{problem.bytes_moved / time_ns:.4g} GB/s"
-    return f"{problem.flops / time_ns:.4g} GFLOP/s"
-
-
 def remedy_text(problem: Problem, slug: str) -> str:
     """Return what to do where no configuration of a problem gives correct results on a device."""
     from autotune.kernels import find_family

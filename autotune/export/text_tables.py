@@ -138,6 +138,8 @@ def _gain(winner: Winner) -> str:
 
 def _rate(problem: Problem, time_ns: float) -> str:
     """Return the rate, in GB/s if the problem is memory-bound: less than one operation for each byte moved."""
+    if find_family(problem.family).is_command:
+        return problem.rate_text(time_ns)
     is_of_memory = problem.flops < problem.bytes_moved
     rate = (problem.bytes_moved if is_of_memory else problem.flops) / time_ns
     digits = f"{rate:.3g}" if rate < 100 else f"{rate:.0f}"

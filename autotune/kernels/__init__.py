@@ -54,6 +54,12 @@ def family_names() -> list[str]:
     return sorted({*_built_in_names(), *families_of_files(), *_entry_points()})
 
 
+def require_kernels(name: str) -> None:
+    """Raise UsageError for a family whose configurations are commands."""
+    if find_family(name).is_command:
+        raise UsageError(f"{name} is a command, not a kernel", hint="autotune tune, run, verify and show support it")
+
+
 def parse_shape(problem_type: "type[Problem]", text: str) -> "Problem":
     """Return the problem of a shape. Raises ProblemError, with a hint if the shape is one of another family."""
     try:
@@ -123,7 +129,7 @@ def _run_file(path: str) -> Any:
     file = Path(path).resolve(strict=True)
     name = f"{FILE_MODULE}{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
     if file.suffix in KERNEL_FILES:
-        return part("load_kernel_file")(file, name)
+        return part("load_file")(file, name)
     spec = spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError("it is not a Python file")

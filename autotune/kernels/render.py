@@ -50,11 +50,16 @@ def render(family: KernelFamily, configuration: Configuration, plan: Plan) -> st
     by the family. Raises BuildError when rendering fails.
     """
     values = {**dict(configuration.values), **dict(plan.template_values)}
+    return render_text(family, family.template_name(configuration.algorithm), values)
+
+
+def render_text(family: KernelFamily, name: str, values: Mapping[str, Value]) -> str:
+    """Return the text of one of the family's templates. Raises BuildError when rendering fails."""
     try:
-        template = _environment(family).get_template(family.template_name(configuration.algorithm))
+        template = _environment(family).get_template(name)
         return template.render(values) if family.is_trusted else _render_bounded(template, values)
     except TemplateError as error:
-        raise BuildError(f"{_described(family, configuration.algorithm)} failed: {error}") from error
+        raise BuildError(f"{_described(family, _algorithm_of(name))} failed: {error}") from error
 
 
 def _render_bounded(template: Template, values: Mapping[str, Value]) -> str:
@@ -138,8 +143,12 @@ def _parsed(family: KernelFamily, name: str) -> Any:
     try:
         return _environment(family).parse(family.templates[name])
     except TemplateSyntaxError as error:
-        algorithm = name.partition(".")[0].rpartition("/")[2]
-        raise UsageError(f"template of {algorithm}, line {error.lineno}: {error.message}") from error
+        raise UsageError(f"template of {_algorithm_of(name)}, line {error.lineno}: {error.message}") from error
+
+
+def _algorithm_of(name: str) -> str:
+    """Return the algorithm whose template has this name."""
+    return name.partition(".")[0].rpartition("/")[2]
 
 
 def _described(family: KernelFamily, algorithm: str) -> str:

@@ -20,6 +20,7 @@ TOPICS = (
     "convolution",
     "kernels",
     "own",
+    "commands",
     "service",
     "operations",
     "measuring",

@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, sleep
 
 from autotune import tracing
 from autotune.device.port import Call, Port
@@ -17,8 +17,6 @@ from autotune.model.plan import Launch
 from autotune.model.trial import Calibration, Job, Timer
 
 MAX_CALLS_PER_SAMPLE = 2000
-PATIENCE_NS = 4e9
-"""Sampling ends early after this time."""
 LATENCIES = 50
 """Least length of a sample by the host's clock, in launch latencies (`Calibration.launch_latency_ns`)."""
 CONVINCING_NS = 50e6
@@ -113,7 +111,8 @@ class Stopwatch:
         Raises LaunchError where that does not go on either.
         """
         timer = Timer.HOST if job.timer is Timer.HOST else self.timer
-        self._warm_up(call, launches, job, timer)
+        if not job.burst_ns:
+            self._warm_up(call, launches, job, timer)
         timing = self._time(call, launches, job, timer)
         if timing.is_impossible:
             timing = self._time(call, launches, job, timer)
@@ -153,13 +152,29 @@ class Stopwatch:
             return max(0.0, statistics.median(s.host_ns - s.event_ns for s in timing.sound))
         return min(launches * self._calibration.launch_overhead_ns, statistics.median(timing.times_ns))
 
+    def _time_bursts(self, call: Call, launches: Sequence[Launch], job: Job, timer: Timer) -> Timing:
+        """Return a sample for each burst of a rhythm, which has the same calls each time, as a frame or a token has."""
+        first = self._long_sample(call, launches, job, timer)
+        calls = max(1, round(job.burst_ns / max(1.0, first.host_ns)))
+        samples: list[Sample] = []
+        began_ns, settled_ns = perf_counter_ns(), 0.0
+        while len(samples) < max(1, job.samples) and (settled_ns < Job.PATIENCE_NS or not samples):
+            sleep(job.pause_ns / 1e9)
+            sample = self._sample(call, launches, min(calls, MAX_CALLS_PER_SAMPLE), timer)
+            settled_ns = perf_counter_ns() - began_ns - Job.SETTLING_NS
+            if settled_ns > 0:
+                samples.append(sample)
+        return Timing(samples=tuple(samples), timer=timer)
+
     def _time(self, call: Call, launches: Sequence[Launch], job: Job, timer: Timer) -> Timing:
+        if job.burst_ns:
+            return self._time_bursts(call, launches, job, timer)
         first = self._long_sample(call, launches, job, timer)
         if first.by(timer) > job.give_up_above_ns:
             return Timing(samples=(first,), timer=timer)
         samples = [first] if first.calls > 1 else []  # a single call was the first ever, and therefore slow
         spent_ns = 0.0
-        while len(samples) < job.samples and (spent_ns < PATIENCE_NS or not samples):
+        while len(samples) < job.samples and (spent_ns < Job.PATIENCE_NS or not samples):
             if len(samples) >= job.FEW and _agree([s.by(timer) for s in samples], job.agreement):
                 break
             samples.append(self._sample(call, launches, first.calls, timer))

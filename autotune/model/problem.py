@@ -106,6 +106,12 @@ class Problem(ABC):
     def bytes_moved(self) -> int:
         """Minimum memory traffic in bytes: each input read once, each output written once."""
 
+    def rate_text(self, time_ns: float) -> str:
+        """Return a rate with four digits and a unit: GFLOP/s, or GB/s below one operation per byte moved."""
+        if self.flops < self.bytes_moved:
+            return f"{self.bytes_moved / time_ns:.4g} GB/s"
+        return f"{self.flops / time_ns:.4g} GFLOP/s"
+
     @property
     def size_vector(self) -> tuple[int, ...]:
         """The sizes that the distance between two problems is computed from, all at least 1."""

@@ -122,6 +122,10 @@ class Job:
     agreement: Annotated[float, Bounds(0, 1)] = 0.0
     """Sampling ends early when at least FEW samples differ by no more than this fraction; 0 turns that off."""
     FEW: ClassVar[int] = 3
+    burst_ns: Annotated[float, _SPAN] = 0.0
+    """If above 0, calls are timed in bursts of about this length, as an application makes them."""
+    pause_ns: Annotated[float, _SPAN] = 0.0
+    """Time between bursts, in which a device may lower its clocks."""
     give_up_above_ns: Annotated[float, Bounds(0, inf, excludes_least=True), Null(inf)] = inf
     """One sample is enough for a call slower than this."""
     FAR_TOO_SLOW: ClassVar[float] = 20.0
@@ -137,6 +141,18 @@ class Job:
     run_limit_s: Annotated[float, _LIMIT] = RUN_LIMIT_S
     is_cut_off: bool = False
     """A run beyond `run_limit_s` counts as too slow, not as timed out: the limit is how long waiting is worthwhile."""
+
+    SETTLING_NS: ClassVar[float] = 0.5e9
+    """Bursts before those that count, in all: the governors of clocks look at the load of tens of milliseconds."""
+    PATIENCE_NS: ClassVar[float] = 4e9
+    """Sampling ends early after this time."""
+
+    @property
+    def rhythm_s(self) -> float:
+        """Longest time that bursts and pauses take, if there are any."""
+        if not self.burst_ns:
+            return 0.0
+        return (self.SETTLING_NS + self.PATIENCE_NS + 3 * (self.burst_ns + self.pause_ns)) / 1e9
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,9 @@ from autotune.own.function_source import function_source
 from autotune.own.kernel_file.family import FileFamily
 from autotune.own.kernel_file.function import is_loading_reference
 from autotune.own.kernel_file.source import with_includes
+from autotune.own.tuned_family import TunedFileFamily
 from autotune.paths import user_cache_folder
-from autotune.search import Budget, builders_for
+from autotune.search import Budget
 from autotune.search import tune as tune_requests
 from autotune.store import Store
 
@@ -72,7 +73,7 @@ def tune(
         Store.open(None if db is None else str(db)) as store,
         progress(budget, sys.stderr, is_quiet=listener is not None) as shown,
     ):
-        return Outcomes(tune_requests(chosen, requests, store, budget, listener or shown, builds=builders_for(chosen)))
+        return Outcomes(tune_requests(chosen, requests, store, budget, listener or shown))
 
 
 class Outcomes(list[Outcome]):
@@ -101,20 +102,28 @@ class Outcomes(list[Outcome]):
         return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def use_file(path: Path) -> FileFamily:
-    """Add a kernel file to the families of this process and its children, and return its family.
+def use_file(path: Path) -> TunedFileFamily:
+    """Add a kernel file or command file to the families of this process and its children, and return its family.
 
     Raises UsageError when the file is missing or wrong.
     """
     if not path.is_file():
-        raise UsageError(f"there is no kernel file {path}", hint="autotune init KERNEL.cl writes one")
+        raise UsageError(f"there is no file {path}", hint="autotune init KERNEL.cl writes one")
     resolved = path.resolve()
     listed = [one for one in os.environ.get(FILES, "").split(os.pathsep) if not _is_replaced(Path(one), resolved)]
     os.environ[FILES] = os.pathsep.join(dict.fromkeys(filter(None, (str(resolved), *listed))))
     for cached in (families_of_files, find_family):
         cached.cache_clear()
     found = families_of_files().values()
-    return next(family for family in found if isinstance(family, FileFamily) and family.file.path == resolved)
+    return next(family for family in found if isinstance(family, TunedFileFamily) and family.file.path == resolved)
+
+
+def use_kernel_file(path: Path) -> FileFamily:
+    """Do the same as `use_file` with a file that describes a kernel. Raises UsageError."""
+    family = use_file(path)
+    if not isinstance(family, FileFamily):
+        raise UsageError(f"{path} describes a command, not a kernel")
+    return family
 
 
 def _is_replaced(earlier: Path, later: Path) -> bool:

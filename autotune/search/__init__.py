@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from autotune.errors import UsageError
 from autotune.kernels import find_family
@@ -12,7 +13,7 @@ from autotune.model.events import Listener, Outcome, ProblemFinished, ProblemSta
 from autotune.model.trial import Request
 from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice
-from autotune.search.budget import Budget, Clock
+from autotune.search.budget import Budget, Clock, Rhythm
 from autotune.search.driver_faults import with_faults
 from autotune.search.knowledge import Knowledge
 from autotune.search.one_problem import ProblemSearch, Tuning
@@ -21,7 +22,7 @@ from autotune.search.sharing import Sharing
 from autotune.search.task import Task
 from autotune.store import Store
 
-__all__ = ["Budget", "Clock", "SamplerChoice", "builders_for", "tune"]
+__all__ = ["Budget", "Clock", "Rhythm", "SamplerChoice", "builders_for", "tune", "worker_of_commands"]
 
 
 def tune(
@@ -39,6 +40,7 @@ def tune(
     jobs: int | None = None,
     retries_quarantined: bool = False,
     is_sustained: bool = False,
+    rhythm: Rhythm | None = None,
     sampler: SamplerChoice | None = None,
     foreign: Sequence[Source] = (),
     helpers: Helpers | None = None,
@@ -47,7 +49,8 @@ def tune(
     """Tune every request; each trial is stored before the next begins.
 
     Trials that were in flight when an earlier run was killed are quarantined, and their configurations are run again
-    only with `retries_quarantined`. If `is_sustained`, times are those of a hot device. `should_stop` is called after
+    only with `retries_quarantined`. If `is_sustained`, times are those of a hot device; with a
+    `rhythm`, those of the finals are taken in it. `should_stop` is called after
     each trial. Without a `worker`, one is started, and without `builds` also `jobs` processes that build in advance (by
     default one per free core). With a number of trials the requests are tuned one after another; a time budget is spent
     where it is expected to save most of the time of all calls, and ends early when nothing is left to gain. Without a
@@ -69,11 +72,11 @@ def tune(
         family = find_family(request.problem.family)
         if algorithms or family.violations(request.problem, family.baseline, device.limits):
             Task(device, request.problem, rates).space(algorithms)
-    if worker is None and builds is None:
-        builds = builders_for(device, jobs)
+    if worker is None and (worker := worker_of_commands(requests)) is None:
+        worker, builds = Worker(), builds or builders_for(device, jobs)
     clock, shared_s = clock or Clock(), budget.seconds if len(requests) > 1 else None
     tuning = Tuning(
-        worker=worker or Worker(),
+        worker=worker,
         budget=budget,
         listener=listener,
         should_stop=should_stop,
@@ -81,6 +84,7 @@ def tune(
         builds=builds,
         retries_quarantined=retries_quarantined,
         is_sustained=is_sustained,
+        rhythm=rhythm,
         sampler=sampler,
         foreign=foreign,
         helpers=Helpers() if helpers is None else helpers,
@@ -113,6 +117,15 @@ def tune(
         for part in (tuning.worker, tuning.helpers, builds):
             if part is not None:
                 part.close()
+
+
+def worker_of_commands(requests: Sequence[Request]) -> Any:
+    """Return what runs the commands of requests, None where they are for kernels. Raises UsageError for a mixture."""
+    families = [find_family(name) for name in dict.fromkeys(request.problem.family for request in requests)]
+    commands = [family.name for family in families if family.is_command]
+    if commands and len(families) > 1:
+        raise UsageError(f"{commands[0]} is a command, which is tuned by itself")
+    return families[0].worker() if commands else None
 
 
 def _in_turn(searches: Iterator[ProblemSearch], listener: Listener) -> list[Outcome]:

@@ -61,6 +61,14 @@ class Budget:
         return NOTHING if self.seconds is not None else 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rhythm:
+    """How an application uses the device: it works for a while, then pauses."""
+
+    burst_ns: float
+    pause_ns: float
+
+
 class Clock:
     """The monotonic clock of a search, in seconds. Tests inject one that does not wait."""
 
@@ -123,9 +131,12 @@ class TimeLimits:
     launch as PoCL does, make some sound trials many times slower than most.
     """
 
-    def __init__(self, program_s: float = 0.0) -> None:
-        """`program_s` is how long the device takes to build and run plain kernels, as far as that is known."""
-        self._program_s = program_s
+    def __init__(self, program_s: float = 0.0, most_build_s: float = BUILD_LIMIT_S) -> None:
+        """`program_s` is how long the device takes to build and run plain kernels, as far as that is known.
+
+        No build may take longer than `most_build_s`.
+        """
+        self._program_s, self._most_build_s = program_s, most_build_s
         self.first_share = FIRST_SHARE
         self.are_lifted = False
         """Whether only the jobs' own limits apply."""
@@ -165,7 +176,7 @@ class TimeLimits:
         """Return the seconds a job may build; `left_s` is what is left of the budget."""
         usual_s = _usual(self._build_s) if self._is_enough else 0.0
         longest_s = max(self._build_s, default=0.0)
-        return self._limit_s(BUILD_LIMIT_S, longest_s, usual_s, LEAST_BUILD_S, BUILD_SHARE, left_s)
+        return self._limit_s(self._most_build_s, longest_s, usual_s, LEAST_BUILD_S, BUILD_SHARE, left_s)
 
     def run_s(self, job: Job, left_s: float = math.inf) -> float:
         """Return the seconds the job may run, at most its own limit.
@@ -176,7 +187,8 @@ class TimeLimits:
             return job.run_limit_s
         usual_s = max(self._best_run_s, self._fresh_run_s, _usual(self._run_s)) if self._is_enough else 0.0
         longest_s = max(self._run_s, default=0.0)
-        return self._limit_s(job.run_limit_s, longest_s, usual_s, LEAST_RUN_S, RUN_SHARE, left_s)
+        limit_s = self._limit_s(job.run_limit_s, longest_s, usual_s, LEAST_RUN_S, RUN_SHARE, left_s)
+        return limit_s + job.rhythm_s
 
     @property
     def _is_enough(self) -> bool:

@@ -9,7 +9,8 @@ import numpy as np
 from autotune.model.configuration import Configuration
 from autotune.model.trial import Job, Trial, TrialState, Verdict, Winner
 from autotune.search import significance
-from autotune.search.budget import LEAST_S
+from autotune.search.budget import LEAST_S, Rhythm
+from autotune.search.knowledge import Knowledge
 from autotune.search.pipeline import Pipeline
 
 FINALISTS = 6
@@ -52,6 +53,7 @@ def foreseen_seconds(
     rounds: int = significance.LOOKS[-1],
     *,
     finalists: int | None = None,
+    rhythm: Rhythm | None = None,
 ) -> float:
     """Return how long finals of `rounds` rounds may take, in seconds, by default with the most finalists there may be.
 
@@ -62,17 +64,25 @@ def foreseen_seconds(
         return 0.0
     samples = 1 + _samples(best_ns)
     count = (_finalists(best_ns) if finalists is None else finalists) + 1
-    round_s = count * samples * max(best_ns, Job.min_sample_ns) / 1e9
+    sample_ns = max(best_ns, rhythm.burst_ns) + rhythm.pause_ns if rhythm else max(best_ns, Job.min_sample_ns)
+    round_s = count * (samples * sample_ns + (Job.SETTLING_NS if rhythm else 0.0)) / 1e9
     verifications = full_verifications(best_ns)
     # A trial runs twice to verify. The finalists share their inputs; the winner has twice as many of its own.
     verifying_s = verifications * (trial_s / 2 + best_ns / 1e9) + 3 * inputs_s
     return rounds * round_s + VERIFIED_ROUNDS * count * trial_s + verifying_s
 
 
+def duration_ns(knowledge: Knowledge, time_ns: float, typical_run_s: float) -> float:
+    """Return how long a call takes that has a time: the number that a command reports is not its duration."""
+    return max(time_ns, typical_run_s * 1e9) if knowledge.family.is_command else time_ns
+
+
 class Finals:
     """The finals of one problem: call `measure_baseline` (optional), `finalists` and `decide`, in this order."""
 
-    def __init__(self, pipeline: Pipeline, should_stop: Callable[[], bool]) -> None:
+    def __init__(self, pipeline: Pipeline, should_stop: Callable[[], bool], rhythm: Rhythm | None = None) -> None:
+        """With a `rhythm`, the finalists are timed in it."""
+        self._rhythm = rhythm
         self._knowledge = pipeline.knowledge
         self._pipeline = pipeline
         self._should_stop = should_stop
@@ -130,10 +140,13 @@ class Finals:
 
     def _affordable(self, deadline: float) -> int:
         """Return how many of the best can take part in the least number of rounds, at least one."""
-        best_ns, run_s = self._knowledge.best_ns, self._pipeline.own.limits.typical_run_s
+        best_ns, run_s = self._duration_ns(self._knowledge.best_ns), self._pipeline.own.limits.typical_run_s
         left_s = deadline - self._pipeline.clock()
         for count in range(_finalists(best_ns), 1, -1):
-            if foreseen_seconds(best_ns, run_s, 0.0, significance.LOOKS[0], finalists=count) <= left_s:
+            if (
+                foreseen_seconds(best_ns, run_s, 0.0, significance.LOOKS[0], finalists=count, rhythm=self._rhythm)
+                <= left_s
+            ):
                 return count
         return 1
 
@@ -232,23 +245,30 @@ class Finals:
     def _verifying_seconds(self, time_ns: float, verifications: int) -> float:
         """Return how many seconds this many checked runs may take."""
         limits = self._pipeline.own.limits
-        return verifications * (limits.typical_run_s / 2 + time_ns / 1e9) + 2 * limits.fresh_inputs_s
+        each_s = limits.typical_run_s / 2 + self._duration_ns(time_ns) / 1e9
+        return verifications * each_s + 2 * limits.fresh_inputs_s
+
+    def _duration_ns(self, time_ns: float) -> float:
+        """Return how long a call takes that has a time."""
+        return duration_ns(self._knowledge, time_ns, self._pipeline.own.limits.typical_run_s)
 
     def _timing(self, configuration: Configuration) -> Job:
-        best_ns = self._knowledge.best_ns
+        best_ns, rhythm = self._duration_ns(self._knowledge.best_ns), self._rhythm
         return dataclasses.replace(
             self._pipeline.jobs.fresh(configuration),
             seed=self._seed,
             placement=self._played,
             verify=self._played < VERIFIED_ROUNDS,
             samples=_samples(best_ns),
-            give_up_above_ns=FAR_SLOWER * best_ns,
+            give_up_above_ns=math.inf if rhythm else FAR_SLOWER * self._knowledge.best_ns,
+            burst_ns=rhythm.burst_ns if rhythm else 0.0,
+            pause_ns=rhythm.pause_ns if rhythm else 0.0,
         )
 
     def _verify(self, configuration: Configuration) -> int:
         """Check many runs, fewer if time is short; return their number, or 0 if one failed."""
         time_ns, left_s = self._median_ns(configuration), self._deadline - self._pipeline.clock()
-        verifications = full_verifications(time_ns)
+        verifications = full_verifications(self._duration_ns(time_ns))
         while verifications > 1 and self._verifying_seconds(time_ns, verifications) > left_s:
             verifications //= 2
         longest_s = SLOWER_VERIFYING * self._verifying_seconds(time_ns, verifications)
@@ -256,7 +276,7 @@ class Finals:
             self._pipeline.jobs.fresh(configuration),
             samples=1,
             verifications=verifications,
-            run_limit_s=min(VERIFYING_LIMIT_S, max(left_s, longest_s, LEAST_S)),
+            run_limit_s=min(max(VERIFYING_LIMIT_S, longest_s), max(left_s, longest_s, LEAST_S)),
         )
         trial = self._measure(job)
         if trial.state is TrialState.COMPLETE:

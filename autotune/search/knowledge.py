@@ -13,7 +13,17 @@ from autotune.model.device import Device
 from autotune.model.events import Failure
 from autotune.model.machine import Rates
 from autotune.model.problem import Problem
-from autotune.model.trial import QUARANTINED_STATES, Job, Provenance, Timer, Trial, TrialState, Verdict, Winner
+from autotune.model.trial import (
+    QUARANTINED_STATES,
+    RUN_LIMIT_S,
+    Job,
+    Provenance,
+    Timer,
+    Trial,
+    TrialState,
+    Verdict,
+    Winner,
+)
 from autotune.search.drift import SENTINEL, Drift
 from autotune.search.significance import UNKNOWN_GAIN, Decision
 from autotune.search.task import Task
@@ -49,7 +59,8 @@ class Knowledge(Task):
         """Those that a worker, or the machine, did not live to report: perhaps through no fault of theirs."""
         excluded, excluded_elsewhere = self._quarantined()
         stored = store.trials(device.slug, self.family.name, problem)
-        self.timer = Timer.HOST if any(map(self._found_events_wrong, stored)) else Timer.EVENT
+        is_host = self.family.is_command or any(map(self._found_events_wrong, stored))
+        self.timer = Timer.HOST if is_host else Timer.EVENT
         """Source of all known times. Times of events and of the host's clock are never compared."""
         current = [s for s in stored if self._is_usable(s)]
         self.resumed = [s for s in current if s.purpose == "search"]
@@ -293,6 +304,7 @@ class Jobs:
             build_options=knowledge.build_options,
             timer=knowledge.timer,
             seed=self.new_seed(),
+            run_limit_s=knowledge.family.run_limit_s or RUN_LIMIT_S,
         )
 
     def quick(self, configuration: Configuration) -> Job:

@@ -14,7 +14,7 @@ from autotune.model.trial import Request, Trial, Winner
 from autotune.propose.prior import Source
 from autotune.propose.samplers import SamplerChoice
 from autotune.search import finals, significance
-from autotune.search.budget import FEWEST_TRIALS, Budget, Clock, GainLeft
+from autotune.search.budget import FEWEST_TRIALS, Budget, Clock, GainLeft, Rhythm
 from autotune.search.finals import Finals
 from autotune.search.knowledge import FailureCounts, Knowledge
 from autotune.search.opening import Opening
@@ -39,6 +39,8 @@ class Tuning:
     """Whether each search begins with the quarantined configurations."""
     is_sustained: bool = False
     """Whether times are to be those at the speed that the device can hold when hot."""
+    rhythm: Rhythm | None = None
+    """How the application uses the device; None if calls follow one another."""
     sampler: SamplerChoice | None = None
     foreign: Sequence[Source] = ()
     """What other tuners measured of the family of all problems."""
@@ -164,7 +166,7 @@ class ProblemSearch:
         self._tuning.helpers.close()  # finals compare times measured on one device
         winner = None
         if not self._tuning.should_stop():
-            winner = None if self.new_trials else self.knowledge.decided
+            winner = None if self.new_trials or self._tuning.rhythm else self.knowledge.decided
             if winner is None and deadline is not None:
                 winner = self._decide(deadline)
         self._pipeline.close()
@@ -185,7 +187,10 @@ class ProblemSearch:
     def finals_seconds(self, rounds: int = significance.LOOKS[-1]) -> float:
         """Return how long finals of `rounds` rounds may take, judging by how long trials took without building."""
         limits = self._pipeline.own.limits
-        return finals.foreseen_seconds(self.knowledge.best_ns, limits.typical_run_s, limits.fresh_inputs_s, rounds)
+        best_ns = finals.duration_ns(self.knowledge, self.knowledge.best_ns, limits.typical_run_s)
+        return finals.foreseen_seconds(
+            best_ns, limits.typical_run_s, limits.fresh_inputs_s, rounds, rhythm=self._tuning.rhythm
+        )
 
     @property
     def is_over(self) -> bool:
@@ -333,7 +338,7 @@ class ProblemSearch:
 
     def _decide(self, deadline: float) -> Winner | None:
         self._sentinel.heat(deadline - self._clock())
-        deciding = Finals(self._pipeline, self._tuning.should_stop)
+        deciding = Finals(self._pipeline, self._tuning.should_stop, self._tuning.rhythm)
         deciding.measure_baseline(deadline)
         if self.knowledge.is_default_open:
             return None

@@ -17,7 +17,7 @@ from autotune import tracing
 from autotune.errors import StoreError, WorkerLostError
 from autotune.model.configuration import Configuration
 from autotune.model.plan import Plan
-from autotune.model.trial import Build, BuildState, Job, Trial, TrialState
+from autotune.model.trial import BUILD_LIMIT_S, Build, BuildState, Job, Trial, TrialState
 from autotune.search.budget import Clock, TimeLimits
 from autotune.search.knowledge import Knowledge
 from autotune.store import Holder, new_owner
@@ -203,7 +203,8 @@ class Place:
         self._knowledge, self._store = knowledge, knowledge.store
         self._clock, self._left_s = clock, left_s
         checkup = self._store.checkup(knowledge.device)
-        self.limits = TimeLimits(checkup.program_s if checkup else 0.0)
+        most_build_s = knowledge.family.run_limit_s or BUILD_LIMIT_S
+        self.limits = TimeLimits(checkup.program_s if checkup else 0.0, most_build_s)
         self._owner = new_owner(worker.holder)
         self._held: set[Work] = set()
         """What may be in flight in the ledger; removed only when the database has confirmed it."""

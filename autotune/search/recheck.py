@@ -5,7 +5,7 @@ import enum
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -84,7 +84,9 @@ def recheck(
     with closing(worker or Worker()) as place:
         for number, winner in enumerate(winners, start=1):
             listener.recheck_started(winner, number, len(winners))
-            result = _Rechecking(device, winner, store, place, should_stop).run()
+            family = find_family(winner.problem.family)
+            with closing(family.worker()) if family.is_command else nullcontext(place) as measuring:
+                result = _Rechecking(device, winner, store, measuring, should_stop).run()
             if should_stop():
                 break
             found.append(result)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.device.discovery import select
 from autotune.errors import DeviceSelectionError, ProblemError, ServiceError, UsageError
-from autotune.kernels import find_family
+from autotune.kernels import find_family, require_kernels
 from autotune.kernels.shapes import fitting, parse_lines, parse_shapes
 from autotune.lookup.json_table import plain_entry, read_contents
 from autotune.model.device import Device
@@ -40,6 +40,7 @@ def submit(store: ServiceStore, form: JobForm, present: Sequence[Device], submit
     `present` are devices that workers offer. Raises DeviceSelectionError, UsageError, ConfigurationError, FullError.
     """
     device = chosen_device(form.device, [*store.devices(), *present])
+    require_kernels(form.family)
     problem_type = find_family(form.family).problem_type
     own = parse_shapes(form.shapes, "shapes", problem_type) if form.shapes else []
     kept, left_out = fitting(own, _of_presets(form), device.limits)

@@ -22,6 +22,7 @@ from autotune.model.machine import UNKNOWN, Machine
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
 from autotune.paths import data_folder
+from autotune.plugins import part
 from autotune.space.case import Case
 from autotune.space.expression import Expression
 from autotune.space.plan_formula import PlanFormula
@@ -169,6 +170,10 @@ class KernelFamily(ABC):
     """
     is_trusted: ClassVar[bool] = True
     """Whether its templates may use all of Jinja2; otherwise they are rendered in a sandbox, with limits."""
+    is_command: ClassVar[bool] = False
+    """Whether its configurations are run as commands, by `worker`, rather than launched as kernels."""
+    run_limit_s: ClassVar[float | None] = None
+    """Longest time to build, and for the rest of a trial, in seconds, if not those of all jobs."""
     remedy: ClassVar[str] = ""
     """What helps where no configuration gives correct results, other than to examine the device."""
     packing_parameters: ClassVar[tuple[str, ...]] = ()
@@ -183,6 +188,14 @@ class KernelFamily(ABC):
     where the baseline is right."""
     c_export: ClassVar[CExport | None] = None
     """What the export to C needs, if the family has one."""
+
+    def worker(self) -> Any:
+        """Return what runs its commands; None where it has kernels, which a process that opens the device measures."""
+        return part("command_worker")(self) if self.is_command else None
+
+    def use(self, problem: Problem, configuration: Configuration) -> str:  # noqa: ARG002 - of those that are no kernels
+        """Return how to run a configuration, as lines for people, if it is a command."""
+        return ""
 
     @property
     def has_rule(self) -> bool:

@@ -77,7 +77,8 @@ class Transactions:
         """Return the ids of both rows, inserting missing ones. Cached, since these rows are never removed."""
 
         def find(session: Session) -> tuple[int, int]:
-            return models.device_id(session, device, is_seen_here=True), models.problem_id(session, problem)
+            is_seen = not device.presumed_from
+            return models.device_id(session, device, is_seen_here=is_seen), models.problem_id(session, problem)
 
         if (device, problem) not in self._ids:
             self._ids[device, problem] = self.write(find, waits_for_space=True)

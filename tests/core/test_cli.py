@@ -23,7 +23,7 @@ import autotune
 from autotune import __main__ as loading
 from autotune import cli, search
 from autotune.cli import main, presets
-from autotune.cli.arguments import Command, make_parser, parse_duration
+from autotune.cli.arguments import Command, make_parser, parse_duration, parse_rhythm
 from autotune.cli.budget import print_duration
 from autotune.cli.output import write
 from autotune.cli.presets import step_tokens
@@ -39,7 +39,6 @@ from autotune.display.words import (
     duration_text,
     failures_text,
     gain_text,
-    rate_text,
     verdict_text,
 )
 from autotune.errors import AutotuneError, UsageError, did_you_mean
@@ -573,6 +572,14 @@ def test_budget_reads_times(text: str, seconds: float) -> None:
 def test_budget_refuses_the_rest(text: str) -> None:
     with pytest.raises(UsageError):
         parse_duration("--budget", text)
+
+
+def test_rhythms_are_work_and_pause() -> None:
+    assert parse_rhythm("8ms/33ms") == (8e6, 33e6)
+    assert parse_rhythm(" 500us/1.5s ") == (5e5, 1.5e9)
+    for text in ("8ms", "8/33", "8ms/0ms", "0us/1s", "8ms/33ms/1s", "1s/11s", "8 ms/33ms"):
+        with pytest.raises(UsageError, match="--rhythm: expected work and pause such as 8ms/33ms"):
+            parse_rhythm(text)
 
 
 # devices and presets
@@ -1257,9 +1264,9 @@ def test_texts_for_people() -> None:
 
 
 def test_rate_is_of_memory_where_memory_bounds() -> None:
-    assert rate_text(GemmProblem(m=100, n=100, k=50), 1e6) == "1 GFLOP/s"
-    assert rate_text(ReduceProblem(batch=1000, channels=249), 1e6) == "1 GB/s"
-    assert rate_text(ReduceProblem(batch=1000, channels=249, dtype="float16"), 1e6) == "0.5 GB/s"
+    assert GemmProblem(m=100, n=100, k=50).rate_text(1e6) == "1 GFLOP/s"
+    assert ReduceProblem(batch=1000, channels=249).rate_text(1e6) == "1 GB/s"
+    assert ReduceProblem(batch=1000, channels=249, dtype="float16").rate_text(1e6) == "0.5 GB/s"
 
 
 def test_the_table_of_a_run_tells_gain_tie_and_samples() -> None:

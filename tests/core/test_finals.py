@@ -13,6 +13,7 @@ from autotune.model.configuration import Configuration
 from autotune.model.device import Device
 from autotune.model.trial import Job, Timer, Trial, TrialState, Verdict, Winner
 from autotune.search import significance
+from autotune.search.budget import Rhythm
 from autotune.search.finals import LEAST_VERIFICATIONS, MOST_VERIFICATIONS, SAMPLES, Finals, foreseen_seconds
 from autotune.search.knowledge import Knowledge
 from autotune.search.pipeline import Pipeline
@@ -157,10 +158,17 @@ def test_the_interval_of_the_winner_holds_the_true_gain() -> None:
 class Arena:
     """Finals among a few configurations of known times."""
 
-    def __init__(self, store: Store, worker: FakeWorker, device: Device = DEVICE, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        worker: FakeWorker,
+        device: Device = DEVICE,
+        clock: Clock | None = None,
+        rhythm: Rhythm | None = None,
+    ) -> None:
         self.knowledge = Knowledge(device, PROBLEM, store)
         self.pipeline = Pipeline(self.knowledge, worker, clock=clock)
-        self.finals = Finals(self.pipeline, lambda: False)
+        self.finals = Finals(self.pipeline, lambda: False, rhythm)
         self.worker = worker
 
     def learn(self, *configurations: Configuration) -> None:
@@ -188,6 +196,28 @@ TIMES = {BEST: 1000.0, NEXT: 1100.0, SLOW: 1200.0, SLOWEST: 9000.0, DEFAULT: 150
 
 def as_told(job: Job) -> float:
     return TIMES[job.configuration]
+
+
+def test_a_rhythm_may_choose_another_winner_than_calls_in_a_row(store: Store) -> None:
+    in_rhythm = {BEST: 2000.0, NEXT: 1150.0, SLOW: 2400.0, SLOWEST: 9000.0, DEFAULT: 3000.0}
+
+    def told(job: Job) -> float:
+        return in_rhythm[job.configuration] if job.burst_ns else TIMES[job.configuration]
+
+    winners = []
+    for rhythm in (None, Rhythm(burst_ns=8e6, pause_ns=33e6)):
+        arena = Arena(store, FakeWorker(told), rhythm=rhythm)
+        arena.learn(DEFAULT, *VARIANTS)
+        winners.append(arena.decide())
+        timings = [(job.burst_ns, job.pause_ns) for job in arena.worker.jobs if not job.verifications]
+        assert set(timings) == {(rhythm.burst_ns, rhythm.pause_ns) if rhythm else (0.0, 0.0)}
+    assert [winner and winner.configuration for winner in winners] == [BEST, NEXT]
+    assert winners[1] and winners[1].gain_over_default == pytest.approx(3000 / 1150)
+
+
+def test_a_rhythm_takes_longer() -> None:
+    of_rhythm = foreseen_seconds(1e6, 0.1, 0.1, 8, rhythm=Rhythm(burst_ns=8e6, pause_ns=33e6))
+    assert of_rhythm - foreseen_seconds(1e6, 0.1, 0.1, 8) > 8 * 7 * 0.5
 
 
 @pytest.mark.parametrize("is_verifying", [False, True])

@@ -718,6 +718,34 @@ def test_a_warm_up_is_bounded_and_left_out_where_it_is_of_no_use(monkeypatch: py
     assert len(device.launched) == 1, "what is hopeless need not be measured well"
 
 
+def test_in_a_rhythm_calls_are_timed_at_the_clock_that_pauses_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy_ns = 0.0
+    """Time at work, of which pauses take ten times their length off: the clock is full after 20 ms."""
+
+    def clocked(_: Launch) -> float:
+        nonlocal busy_ns
+        took_ns = 1e6 if busy_ns >= 20e6 else 2e6
+        busy_ns = min(busy_ns + took_ns, 200e6)
+        return took_ns
+
+    def rest(seconds: float) -> None:
+        nonlocal busy_ns
+        device.now += seconds * 1e9
+        busy_ns = max(0.0, busy_ns - 10 * 1e9 * seconds)
+
+    device = InventedPort(clocked, lambda _: 0.99e6 if busy_ns >= 20e6 else 1.99e6)
+    monkeypatch.setattr(timing, "perf_counter_ns", device.clock)
+    monkeypatch.setattr(timing, "sleep", rest)
+    stopwatch = Stopwatch(device.port, TRUSTED, needs_warming=True)
+    assert set(stopwatch.time([LAUNCH], [LAUNCH], PACED_JOB).times_ns) == {0.99e6}
+    began, count = device.now, len(device.launched)
+    found = stopwatch.time([LAUNCH], [LAUNCH], replace(PACED_JOB, burst_ns=8e6, pause_ns=33e6))
+    assert set(found.times_ns) == {1.99e6}, "at full speed only the first burst was"
+    assert len(found.times_ns) == PACED_JOB.samples and {sample.calls for sample in found.samples} == {8}
+    assert device.now - began >= Job.SETTLING_NS and len(device.launched) > count + 5 * 8
+    assert set(stopwatch.time([LAUNCH], [LAUNCH], replace(PACED_JOB, burst_ns=1, pause_ns=1e6)).times_ns) == {1.99e6}
+
+
 def test_one_sample_is_enough_for_what_is_given_up() -> None:
     device, stopwatch = paced(5e6, lambda _: 4.9e6)
     found = stopwatch.time([LAUNCH], [LAUNCH], replace(PACED_JOB, give_up_above_ns=4e6))

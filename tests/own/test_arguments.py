@@ -14,7 +14,7 @@ from autotune.model.device import Device, DeviceLimits
 from autotune.model.plan import Structure
 from autotune.model.trial import Job, Trial, TrialState
 from autotune.own.kernel_file.family import FileFamily
-from autotune.own.tuning import use_file
+from autotune.own.tuning import use_kernel_file
 from autotune.space.search_space import SearchSpace
 from kernel_files import measured_afresh
 
@@ -47,7 +47,7 @@ def made(folder: Path, text: str, source: str = "", reference: str = "") -> File
     (folder / "k.cl").write_text(source or PLAIN.replace("N", "1000"))
     (folder / "ref.py").write_text("import numpy as np\n" + textwrap.dedent(reference or "def t(a): return a"))
     (folder / "k.toml").write_text(text)
-    return use_file(folder / "k.toml")
+    return use_kernel_file(folder / "k.toml")
 
 
 def run(device: Device, family: FileFamily, **values: int) -> Trial:

@@ -26,7 +26,7 @@ from autotune.own.capture import recording
 from autotune.own.capture.conversion import Conversion
 from autotune.own.capture.proposals import Proposal, guarded, propose, split_options, text_of
 from autotune.own.capture.recording import build_library
-from autotune.own.tuning import use_file
+from autotune.own.tuning import use_kernel_file
 from autotune.space.search_space import SearchSpace
 from factories import Run, quick_job, winner
 from waiting import HANG_S
@@ -115,7 +115,7 @@ def captured(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendors:
 def replay(row: dict[str, Any], pocl: Device) -> "FileFamily":
     """Check the default configuration against what the program computed."""
     os.environ[FILES] = ""
-    family = use_file(Path(row["file"]))
+    family = use_kernel_file(Path(row["file"]))
     with Worker(selector=pocl.selector) as worker:
         trial = worker.run(quick_job(pocl, family.requests[0].problem, family.usual))
     assert trial.state is TrialState.COMPLETE, (row["kernel"], trial)
@@ -384,7 +384,7 @@ def test_options_of_a_program_are_kept_as_they_are(tmp_path: Path) -> None:
         kernel="f", source=tmp_path / "f.cl", options="-DALL={1,2} -cl-mad-enable", device="", global_size=(1,),
         local_size=(1,), offset=(), obstacle="", runs=1, time_ns=1.0, folder=tmp_path, arguments=(changed,),
     )  # fmt: skip
-    family = use_file(Conversion(launch, "f", "captured").write(tmp_path / "out"))
+    family = use_kernel_file(Conversion(launch, "f", "captured").write(tmp_path / "out"))
     options = family.further_options(family.usual, family.requests[0].problem.to_dict())
     assert options == ["-DALL={1,2}", "-cl-mad-enable"]
 

@@ -38,7 +38,7 @@ from autotune.own.kernel_file.draft import draft
 from autotune.own.kernel_file.family import FileFamily
 from autotune.own.kernel_file.reading import read_kernel_file
 from autotune.own.kernel_file.unused_kernels import without_unused
-from autotune.own.tuning import use_file
+from autotune.own.tuning import use_kernel_file
 from autotune.propose.acquisition import Observations
 from autotune.propose.explorer import Explorer
 from autotune.propose.prior import UsualWorkGroup
@@ -94,7 +94,7 @@ def folder(tmp_path: Path, fresh_families: None) -> Path:
 
 def family_of(folder: Path, text: str = FILE) -> FileFamily:
     (folder / "scale.toml").write_text(text)
-    return use_file(folder / "scale.toml")
+    return use_kernel_file(folder / "scale.toml")
 
 
 def trial_of(device: Device, family: FileFamily, shape: str, configuration: Configuration | None = None) -> Trial:
@@ -816,7 +816,7 @@ def test_a_mapping_takes_the_includes_of_its_sources_along(folder: Path, monkeyp
     (folder / "factor.h").write_text("#define FACTOR 2.5f\n")
     (folder / "scale.cl").write_text(f'#include "factor.h"\n{SOURCE}')
     path = tuning._written({**tomllib.loads(FILE), "source": str(folder / "scale.cl")}, None)
-    family = use_file(path)
+    family = use_kernel_file(path)
     assert "#define FACTOR 2.5f" in render(family, family.usual, family.plan(family.requests[0].problem, family.usual))
 
 
@@ -1233,7 +1233,7 @@ def test_the_schema_knows_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["properties"]["arguments"]["additionalProperties"]["properties"]["buffer"]["pattern"] == (
         f"^(?:{'|'.join(name for name, number in ELEMENT_TYPES.items() if not number.stored)})$"
     )
-    assert found["required"] == ["name", "source", "sizes", "parameters", "arguments"]
+    assert sorted(found["required"]) == ["arguments", "name", "parameters", "sizes", "source"]
     described = found["properties"]["launches"]["items"]["properties"]["once"]["description"]
     assert described.startswith("It only prepares constant data")
 

@@ -15,8 +15,9 @@ from autotune.errors import AutotuneError
 from autotune.model.problem import ELEMENT_TYPES, Problem
 from autotune.own.capture.proposals import Proposal, guarded, numbers_of, propose, split_options
 from autotune.own.capture.recording import LOCAL, PRIVATE, Argument, Launch, find_compiler
-from autotune.own.kernel_file.reading import RESERVED, read_kernel_file
+from autotune.own.kernel_file.reading import read_kernel_file
 from autotune.own.kernel_file.source import once
+from autotune.own.tuned_file import RESERVED
 from autotune.space.expression import FUNCTIONS
 
 _BUFFER, _IMAGE_2D, _LINE = 0x10F0, 0x10F1, 0x10F6

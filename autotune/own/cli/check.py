@@ -57,9 +57,9 @@ def check_command(options: argparse.Namespace) -> int:
     Where Oclgrind is installed, it looks for data races, accesses outside a buffer and uninitialised values, at the
     sizes listed under `check`.
     """
-    from autotune.own.tuning import use_file
+    from autotune.own.tuning import use_kernel_file
 
-    family = use_file(options.file)
+    family = use_kernel_file(options.file)
     from autotune.own.kernel_file.signature import doubts
 
     for doubt in doubts(family.file):

@@ -9,16 +9,23 @@ from autotune.cli.arguments import argument, command, flag
 from autotune.cli.output import print_json, print_note
 from autotune.errors import UsageError
 
+READY = Path(__file__).parent.parent / "command" / "ready"
+"""The folder of command files for programs of others."""
+
 
 @command(
     argument("source", metavar="SOURCE", type=Path, nargs="?", help="the source, such as kernel.cl, or a T1 file"),
     argument("-o", "--output", metavar="FILE", type=Path, help="the kernel file; beside the source unless given"),
     argument("--kernel", metavar="NAME", default="", help="its kernel function; the first unless given"),
+    argument(
+        "--for", dest="program", metavar="NAME", default="", help="copy the command file of a program, or `list` them"
+    ),
     flag("--schema", "print the JSON schema of kernel files instead, for editors"),
     examples=(
         "init matmul.cl",
         "init kernels.cl --kernel softmax -o softmax.toml",
         "init convolution.T1.json",
+        "init --for llama-bench",
         "init --schema > kernel.schema.json",
     ),
 )
@@ -32,6 +39,10 @@ def init_command(options: argparse.Namespace) -> int:
 
         print_json(schema())
         return 0
+    if options.program and (options.source or options.output or options.kernel):
+        raise UsageError("--for takes no source, no --output and no --kernel: it writes to the current folder")
+    if options.program:
+        return _copy_command(options.program)
     from autotune.kernels import is_family
     from autotune.own.kernel_file.draft import draft
     from autotune.own.kernel_file.format import REFERENCE
@@ -67,4 +78,23 @@ def init_command(options: argparse.Namespace) -> int:
     except UsageError as error:
         print_note(f"not complete: {error.message}")
     print_note(f"wrote {path}: fill in what it marks, then autotune check {path}, and autotune tune {path} --device D")
+    return 0
+
+
+def _copy_command(name: str) -> int:
+    """Copy a ready command file, and the templates that it names, to the current folder; or list them."""
+    names = sorted(path.stem for path in READY.glob("*.toml"))
+    if name == "list":
+        print("\n".join(names))
+        return 0
+    if name not in names:
+        raise UsageError(f"there is no command file {name[:80]!r}", hint=f"there are {', '.join(names)}")
+    wanted = [READY / f"{name}.toml", *READY.glob(f"{name}*.j2")]
+    for path in wanted:
+        if Path(path.name).exists():
+            raise UsageError(f"{path.name} exists and was left as it is", hint="move it away")
+    for path in wanted:
+        Path(path.name).write_bytes(path.read_bytes())
+    files = " and ".join(path.name for path in wanted)
+    print_note(f"wrote {files}: say where the program is, then autotune tune {name}.toml --device D")
     return 0

@@ -1,4 +1,4 @@
-"""The command `autotune tune`: tune the kernel of a kernel file."""
+"""The command `autotune tune`: tune the kernel of a kernel file, or the command of a command file."""
 
 import argparse
 import os
@@ -13,6 +13,7 @@ from autotune.cli.arguments import (
     LEARN_FROM,
     MARKDOWN,
     QUIET,
+    RHYTHM,
     WIDE,
     argument,
     command,
@@ -28,7 +29,7 @@ from autotune.kernels import FILES
 
 
 @command(
-    argument("file", metavar="FILE", type=Path, help="the kernel file, such as kernel.toml"),
+    argument("file", metavar="FILE", type=Path, help="the kernel file or command file, such as kernel.toml"),
     DEVICE,
     words("--shape", "SHAPE", "sizes in the order of the file, or as m=512,n=512; those of the file unless given"),
     integer("--trials", 1, 10**9, "at most N new trials for each shape"),
@@ -36,6 +37,7 @@ from autotune.kernels import FILES
     DEADLINE,
     LEARN_FROM,
     seed("seed of the proposals; inputs are drawn afresh in every run"),
+    RHYTHM,
     flag("--retry-quarantined", "begin with the configurations that crashed, hung or were running in a killed run"),
     QUIET,
     WIDE,
@@ -46,10 +48,14 @@ from autotune.kernels import FILES
         "tune kernel.toml --device adreno --budget 5m",
         "tune kernel.toml --device cpu --shape 1024,1024,512 640,480,96 --trials 50",
         "tune kernel.toml --device adreno --learn-from results.json",
+        "tune llama-bench.toml --device adreno-830 --trials 40",
     ),
 )
 def tune_command(options: argparse.Namespace) -> int:
-    """Search for the fastest configuration of a kernel of your own; a TOML file describes it."""
+    """Tune a kernel or command of your own, which a TOML file describes.
+
+    Read the command files of other people before you use them: what they say is run.
+    """
     from autotune.own.tuning import use_file
 
     listed = os.environ.get(FILES, "").split(os.pathsep)

@@ -9,10 +9,10 @@ from pathlib import Path
 from autotune.errors import ConfigurationError, UsageError, did_you_mean
 from autotune.model.problem import ELEMENT_TYPES, Problem
 from autotune.own.kernel_file.preprocessor import OF_COMPILER, preprocess, without_comments
-from autotune.own.kernel_file.reading import RESERVED
 from autotune.own.kernel_file.source import with_includes
 from autotune.own.kernel_file.structure import members
 from autotune.own.kernel_file.syntax import C_TYPES, REQUIRED, Argument, Code, Function, Unit
+from autotune.own.tuned_file import RESERVED
 from autotune.space.expression import Expression
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+\(?(\d{1,6})[uU]?\)?[ \t]*$", re.MULTILINE)

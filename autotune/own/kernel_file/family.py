@@ -2,33 +2,29 @@
 
 import dataclasses
 import re
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from math import prod
-from pathlib import Path
 from time import monotonic
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import ConfigurationError, ProblemError, UsageError, did_you_mean
 from autotune.model.configuration import Configuration, Value
-from autotune.model.device import DeviceLimits
 from autotune.model.plan import Plan
 from autotune.model.problem import Problem
-from autotune.model.trial import Request
-from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile, names_in
+from autotune.own.kernel_file.format import REFERENCE, Formula, KernelFile
 from autotune.own.kernel_file.formula import checked, plan_formula
 from autotune.own.kernel_file.options import options_of
-from autotune.own.kernel_file.problem import LARGEST_SIZE, problem_type_of
-from autotune.own.kernel_file.reading import BESIDE_SIZES, parts, read_kernel_file
+from autotune.own.kernel_file.problem import KernelFileProblem
 from autotune.own.kernel_file.source import template_of
+from autotune.own.tuned_family import LARGEST_SIZE, TunedFileFamily
+from autotune.own.tuned_file import names_in, parts
 from autotune.space.case import Case
 from autotune.space.expression import Expression
-from autotune.space.family import Algorithm, Constraint, KernelFamily, Parameter
+from autotune.space.family import Constraint
 from autotune.space.plan_formula import STEP, PlanFormula, in_c
 
 if TYPE_CHECKING:
@@ -41,10 +37,10 @@ SLOW_CASE_S = 0.5
 KEPT_BYTES = 2**29
 
 
-class FileFamily(KernelFamily):
+class FileFamily(TunedFileFamily):
     """The family that a kernel file describes."""
 
-    is_trusted = False
+    file: KernelFile
 
     def __init__(self, file: KernelFile, module: str) -> None:
         """`module` is the name under which the problem's class can be imported in child processes.
@@ -52,24 +48,11 @@ class FileFamily(KernelFamily):
         Raises UsageError when a source cannot be read.
         """
         self.file = file
-        self.name = file.name  # type: ignore[misc]
+        super().__init__(file, KernelFileProblem, module)
         self.space_version = _version(file)  # type: ignore[misc]
         self.meaning = file.meaning or f"kernels of {file.path.name}"  # type: ignore[misc]
-        self.problem_type = problem_type_of(file, self, module)  # type: ignore[misc]
-        usual = {name: file.default.get(name, values[0]) for name, values in file.parameters.items()}
-        self.usual = Configuration.of(file.name, **usual)
-        """The default configuration: what the application uses now."""
-        own = Algorithm(
-            name=file.name,
-            meaning=file.meaning or "the kernel of the file",
-            parameters=tuple(
-                Parameter(name=name, values=values, meaning="") for name, values in file.parameters.items()
-            ),
-            constraints=tuple(self._constraints()),
-            work_items=self._work_items(),
-        )
+        own = self._algorithm("the kernel of the file", self._constraints(), self._work_items())
         self.algorithms = (own,)  # type: ignore[misc]
-        self.baseline = self.usual  # type: ignore[misc]
         texts = {f"{file.name}.cl.j2": template_of(file, file.sources)}
         self._slow_cases: dict[tuple[Problem, int, str], FileCase] = {}
         self._right = self.usual
@@ -87,18 +70,6 @@ class FileFamily(KernelFamily):
 
             check_signatures(file)
         self.remedy = f"run `autotune check {file.path}`, which says more"  # type: ignore[misc]
-
-    @property
-    def requests(self) -> list[Request]:
-        """What the file asks to tune: its problems, or its sizes."""
-        return [
-            Request(
-                problem=self.problem_type.from_dict({**self.file.sizes, **_sizes(problem)}),
-                calls=int(problem.get("calls", 1)),
-                label=str(problem.get("label", "")),
-            )
-            for problem in self.file.problems or ({},)
-        ]
 
     def plan(self, problem: Problem, configuration: Configuration) -> Plan:
         """Return the buffers and launches. Raises ConfigurationError when a formula gives something impossible."""
@@ -129,12 +100,6 @@ class FileFamily(KernelFamily):
                     return f"{key}, {part.text!r},"
         return f"a formula of {self.file.path.name}"
 
-    def violations(self, problem: Problem, configuration: Configuration, limits: DeviceLimits) -> list[str]:
-        try:
-            return super().violations(problem, configuration, limits)
-        except ZeroDivisionError:
-            return [f"a formula of {self.file.path.name} divides by zero"]
-
     def further_options(self, configuration: Configuration, sizes: Mapping[str, Any]) -> list[str]:
         values = {**sizes, **dict(configuration.values)}
         defines = {name: Expression(str(formula)) for name, formula in self.file.defines.items()}
@@ -142,24 +107,6 @@ class FileFamily(KernelFamily):
         found = [f"-D{name}={in_c(value)}" for name, value in known.items()]
         names = {option.whole: names_in(option.whole) for option in options_of(self.file.build_options)}
         return [*found, *(option.format_map(values) for option in names if names[option] <= values.keys())]
-
-    def candidates(
-        self, problem: Problem, limits: DeviceLimits, starts: Sequence[Configuration]
-    ) -> Iterator[Configuration]:
-        """Yield the file's default and the profile's starts where legal, else a legal one near the default."""
-        wanted = dict.fromkeys((self.usual, *starts))
-        legal = [c for c in wanted if not self.violations(problem, c, limits)]
-        return iter(legal or self._near_default(problem, limits))
-
-    def _near_default(self, problem: Problem, limits: DeviceLimits) -> Iterator[Configuration]:
-        from autotune.space.search_space import SearchSpace  # loads NumPy
-
-        values = dict(self.usual.values)
-        indices = {p.name: p.values.index(values[p.name]) for p in self.algorithms[0].parameters}
-        space = SearchSpace(self, problem, limits)
-        row = space.near_row(self.usual.algorithm, indices)
-        if row is not None:
-            yield space[row]
 
     def examples(self) -> tuple[Problem, ...]:
         return (*self.checks, *(request.problem for request in self.requests))
@@ -233,10 +180,7 @@ class FileFamily(KernelFamily):
                 )
 
     def _constraints(self) -> Iterator[Constraint]:
-        """Yield the file's constraints, then what any launch needs, and the limits of work-groups and local memory."""
-        for name, given in self.file.constraints.items():
-            condition, because = (given, given) if isinstance(given, str) else (given.condition, given.because)
-            yield Constraint(name=name, condition=Expression(condition), because=because)
+        """Yield what any launch needs, and the limits of work-groups and local memory."""
         for name, entry in self.file.arguments.items():
             yield from self._positive(f"size_of_{name}", [entry.size, entry.local], "True")
         for number, launch in enumerate(self.file.all_launches):
@@ -286,18 +230,6 @@ class FileFamily(KernelFamily):
         return plan_formula(self.file, dict(self.usual.values))
 
 
-def load_file(path: Path, module: str) -> FileFamily:
-    """Return the family of a kernel file, and make its problems importable as `module`. Raises UsageError."""
-    family = FileFamily(read_kernel_file(path), module)
-    holder = ModuleType(module)
-    holder.FAMILY = family  # type: ignore[attr-defined]
-    setattr(holder, family.problem_type.__name__, family.problem_type)
-    sys.modules[module] = holder
-    for request in family.requests:
-        family.plan(request.problem, family.usual)
-    return family
-
-
 def _version(file: KernelFile) -> int:
     """Return a number that changes with everything but the sources that gives a configuration its meaning."""
     meaning = (file.all_launches, file.arguments, file.defines, file.build_options)
@@ -323,7 +255,3 @@ def _where(when: str, condition: str) -> Expression:
 
 def _product(formula: Formula) -> str:
     return " * ".join(f"({part})" for part in parts(formula))
-
-
-def _sizes(problem: Mapping[str, Any]) -> dict[str, int]:
-    return {name: value for name, value in problem.items() if name not in BESIDE_SIZES}

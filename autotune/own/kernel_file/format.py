@@ -1,34 +1,22 @@
-"""The format of a kernel file: a TOML file that describes a kernel of the user's, its sizes, parameters and arguments.
-
-`KernelFile.read` treats it as hostile input. Errors name the file, the line and the key.
-"""
+"""The format of a kernel file: a TOML file that describes a kernel of the user's: sizes, parameters and arguments."""
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from string import Formatter
 from typing import Annotated, ClassVar
 
-from autotune.codec import LOCAL, Bounds, Items, Pattern
-from autotune.errors import ConfigurationError
+from autotune.codec import Bounds, Items, Pattern
 from autotune.model.problem import ELEMENT_TYPES
-from autotune.space.expression import Expression
+from autotune.own.tuned_file import NAME, TunedFile, result_names, results_of
 
-NAME = Pattern(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "must be a name of up to 64 letters, digits and underscores")
 KERNEL = Pattern(r"[A-Za-z_][A-Za-z0-9_]{0,254}", "must be a name of up to 255 letters, digits and underscores")
-FAMILY_NAME = Pattern(r"[a-z][a-z0-9_]{0,31}", "must be up to 32 lowercase letters, digits and underscores")
 _ELEMENTS = [name for name, number in ELEMENT_TYPES.items() if not number.stored]
 _CHANNELS = [name for name, number in ELEMENT_TYPES.items() if number.channel]
 ELEMENT = Pattern("|".join(_ELEMENTS), f"must be one of {', '.join(_ELEMENTS)}")
 CHANNEL = Pattern("|".join(_CHANNELS), f"must be one of {', '.join(_CHANNELS)}")
-VALUE = Pattern(r"[A-Za-z0-9_.+(), -]{0,120}", "must be up to 120 letters, digits and any of _ . + - ( ) , and space")
 FILLS = "uniform, normal, ramp, zeros, ones, file and python"
 FILL = Pattern("uniform|normal|ramp|zeros|ones|file|python", f"must be one of {FILLS}")
 FUNCTION = Pattern(r"|[^:]{1,500}\.py:[A-Za-z_]\w{0,99}", "must be FILE.py:FUNCTION")
-MOST_VALUES = 1024
-"""Most values of a parameter."""
 MOST_SOURCE_BYTES = 4 * 2**20
 REFERENCE = "reference"
 """Name of the algorithm that a reference kernel is."""
@@ -37,7 +25,6 @@ Formula = Annotated[str | int, Bounds(0, 2**40)]
 """An expression, or a number."""
 Number = Annotated[str | int | float, Bounds(-1e300, 1e300)]
 """An expression, or a number, which may have a fraction."""
-Choice = Annotated[str | int, VALUE, Bounds(-(2**31), 2**31 - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,14 +164,6 @@ class ReferenceEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstraintEntry:
-    """A condition on parameters, sizes and the device, with the reason."""
-
-    condition: str
-    because: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class WorkEntry:
     """Operations and bytes of a call, from which rates are computed."""
 
@@ -195,13 +174,9 @@ class WorkEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelFile:
+class KernelFile(TunedFile):
     """A kernel file. Every text called a formula is an expression over sizes, parameters and limits of the device."""
 
-    is_sparse: ClassVar = True
-
-    name: Annotated[str, FAMILY_NAME]
-    meaning: str = ""
     source: str | tuple[str, ...]
     """Files of OpenCL C; `parameters` and `defines` become ``#define`` lines. Files named .j2 are templates."""
     kernel: Annotated[str, KERNEL] = ""
@@ -209,25 +184,15 @@ class KernelFile:
     local_size: Formula = ""
     launches: tuple[LaunchEntry, ...] = ()
     """In place of `kernel`, `global_size` and `local_size`, where a call launches several kernels."""
-    sizes: Mapping[str, Annotated[int, Bounds(1, 2**31 - 1)]]
-    """The sizes of the problem, with the values to tune unless others are asked for."""
-    problems: tuple[Mapping[str, Annotated[str | int, Bounds(1, 2**31 - 1)]], ...] = ()
-    """Several such, each with the sizes that differ; ``calls`` and ``label`` say how often and where it is used."""
     check: tuple[Mapping[str, Annotated[int, Bounds(1, 2**31 - 1)]], ...] = ()
     """Small or ragged sizes at which the kernel must be right too."""
-    parameters: Mapping[str, Annotated[tuple[Choice, ...], Items(MOST_VALUES, 1)]]
-    constraints: Mapping[str, str | ConstraintEntry] = field(default_factory=dict)
     defines: Mapping[str, Number] = field(default_factory=dict)
     """Further ``#define`` lines: a formula each. Fractions become floats, such as 0.5f."""
     build_options: tuple[str, ...] = ()
     """A list of options of the compiler, in which ``{name}`` stands for a parameter or a size, ``{{`` for a brace."""
     arguments: Mapping[str, ArgumentEntry]
-    default: Mapping[str, Choice] = field(default_factory=dict)
-    """What is used now, measured first; the first value of each parameter that is left out."""
     reference: ReferenceEntry = field(default_factory=ReferenceEntry)
     work: WorkEntry = field(default_factory=WorkEntry)
-
-    path: Path = field(default=Path(), metadata=LOCAL)
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -263,6 +228,13 @@ class KernelFile:
         )
 
     @property
+    def names(self) -> Iterator[tuple[str, str]]:
+        """The sections of the file whose keys are names, with each of these."""
+        yield from super().names
+        for section in ("arguments", "defines"):
+            yield from ((section, name) for name in getattr(self, section))
+
+    @property
     def formulas(self) -> Iterator[tuple[str, str | float]]:
         """All formulas with their keys."""
         for number, launch in enumerate(self.all_launches):
@@ -275,38 +247,8 @@ class KernelFile:
             for formula in (entry.size, entry.local, entry.row_pitch, entry.valid, *entry.numbers, *entry.range):
                 yield f"arguments.{name}", formula
         yield from ((f"defines.{name}", formula) for name, formula in self.defines.items())
-        for name, wanted in self.constraints.items():
-            yield f"constraints.{name}", wanted if isinstance(wanted, str) else wanted.condition
-
-    @property
-    def texts(self) -> set[str]:
-        """Parameters whose values are texts."""
-        return {name for name, values in self.parameters.items() if isinstance(values[0], str)}
+        yield from super().formulas
 
     @property
     def outputs(self) -> list[str]:
         return [name for name, entry in self.arguments.items() if entry.access in ("out", "inout")]
-
-
-def result_names(text: str) -> list[str]:
-    """Return the names that a formula may result in."""
-    return [end.id for end in results_of(text) if isinstance(end, ast.Name)]
-
-
-def results_of(text: str) -> list[ast.expr]:
-    """Return the parts that a formula may result in; none of what is no formula."""
-    try:
-        return Expression(text).results
-    except (ConfigurationError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-
-
-def names_in(option: str) -> set[str]:
-    """Return the names in the braces of a compiler's option; doubled braces stand for themselves.
-
-    Raises ValueError for other braces.
-    """
-    fields = [(name, spec, conversion) for _, name, spec, conversion in Formatter().parse(option) if name is not None]
-    if any(spec or conversion or not re.fullmatch(r"\w+", name) for name, spec, conversion in fields):
-        raise ValueError("braces stand for names")
-    return {name for name, _, _ in fields}

@@ -1,124 +1,37 @@
 """Reads kernel files as hostile input; says what is wrong beyond the types and bounds of their values."""
 
 import ast
-import dataclasses
-import keyword
 import re
-import tomllib
-from collections.abc import Collection, Iterator, Mapping
-from itertools import chain
-from math import prod
+from collections.abc import Collection
 from pathlib import Path
 
-from autotune.codec import Node, parse, read, read_file, visible
-from autotune.errors import ConfigurationError, TableError, UsageError, did_you_mean
-from autotune.model.device import DeviceLimits
-from autotune.model.problem import ELEMENT_TYPES, Problem
-from autotune.own.kernel_file.format import (
-    NAME,
-    REFERENCE,
-    ArgumentEntry,
-    KernelFile,
-    LaunchEntry,
-    names_in,
-    results_of,
-)
+from autotune.model.problem import ELEMENT_TYPES
+from autotune.own.kernel_file.format import REFERENCE, ArgumentEntry, KernelFile, LaunchEntry
+from autotune.own.tuned_file import NAME, Faults, faults_of, guess, names_in, parts, read_tuned_file, results_of
 from autotune.space.expression import Expression
-from autotune.space.family import Parameter
-from autotune.space.plan_formula import STEP, parts_of
-
-MOST_PARAMETERS = 32
-MOST_COMBINATIONS = 2_000_000
-"""Combinations of the values of parameters that a constraint may relate without being examined."""
-MOST_CONFIGURATIONS = 10**11
-BESIDE_SIZES = ("calls", "label")
-"""Members of a problem that are not sizes."""
-RESERVED = (*BESIDE_SIZES, "algorithm", *keyword.kwlist)
-"""Names that sizes and parameters cannot have. Python's keywords, such as ``in``, cannot be names in formulas."""
+from autotune.space.plan_formula import STEP
 
 INDEX = "index"
 """What counts the elements of an output in the formula of those that are valid."""
-
-_NO_NAMES = frozenset(keyword.kwlist) - {"and", "or", "not", "if", "else", "True", "False"}
-
-Faults = Iterator[tuple[str, str]]
-"""Keys, such as ``arguments.a``, each with a message."""
 _NEEDS = {"buffer": "size", "image": "size", "line": "size", "scalar": "value"}
 
 
 def read_kernel_file(path: Path) -> KernelFile:
     """Return the content of a kernel file. Raises UsageError, which names the file, the line and the key."""
-    text = ""
-    try:
-        text = read_file(path).decode("utf-8-sig")
-        node = parse(text) if path.suffix == ".json" else Node(tomllib.loads(text))
-        _refuse_unknown(node.members())
-        _refuse_fractions(node.value.get("parameters"))
-        file = dataclasses.replace(read(KernelFile, node), path=path.resolve())
-        _check(file)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not TOML: {error}") from error
-    except ValueError as error:  # Python converts no number of more than 4300 digits
-        raise UsageError(f"{path} has a number of too many digits") from error
-    except RecursionError as error:
-        raise UsageError(f"{path}: tables are nested too deeply") from error
-    except TableError as error:
-        line = _line_of(text, error.message.partition(": ")[0])
-        where = f"{path}, line {line}" if line else f"{path}"
-        raise UsageError(f"{where}: {error.message}", hint=error.hint) from error
-    return file
+    return read_tuned_file(KernelFile, path, _faults)
 
 
-def _check(file: KernelFile) -> None:
-    """Raise TableError for the first fault, with its key."""
-    found = chain(
-        _names(file), _parameters(file), _default(file), _arguments(file), _launches(file), _formulas(file),
-        _constraints(file), _problems(file), _reference(file), _calculations(file),
-    )  # fmt: skip
-    fault = next(found, None)
-    if fault:
-        raise TableError(": ".join(fault))
-
-
-def _names(file: KernelFile) -> Faults:
-    pattern = re.compile(NAME.expression)
-    for section in ("sizes", "parameters", "arguments", "constraints", "defines"):
-        for name in getattr(file, section):
-            if not pattern.fullmatch(name):
-                yield f"{section}.{name}", NAME.description
+def _faults(file: KernelFile) -> Faults:
     if file.name == REFERENCE:
         yield "name", "this name is reserved: choose another"
-    if not file.sizes:
-        yield "sizes", "needs at least one size"
-    for name in file.sizes:
-        if hasattr(Problem, name) or name in RESERVED:
-            yield f"sizes.{name}", "this name is reserved: choose another"
-
-
-def _parameters(file: KernelFile) -> Faults:
-    if not 1 <= len(file.parameters) <= MOST_PARAMETERS:
-        yield "parameters", f"needs from 1 to {MOST_PARAMETERS} parameters"
-    for name, values in file.parameters.items():
-        if name in file.sizes or name in RESERVED:
-            yield f"parameters.{name}", "is also the name of a size" if name in file.sizes else "is reserved"
-        if len(set(values)) < len(values):
-            yield f"parameters.{name}", "has a value twice"
-        if len({type(value) for value in values}) > 1:
-            yield f"parameters.{name}", "mixes numbers and texts"
-    count = prod(map(len, file.parameters.values()))
-    if count > MOST_CONFIGURATIONS:
-        yield "parameters", f"span {count:.1e} configurations: at most {MOST_CONFIGURATIONS:.0e} are possible"
-
-
-def _default(file: KernelFile) -> Faults:
-    for name, value in file.default.items():
-        if name not in file.parameters:
-            yield f"default.{name}", f"is not a parameter{_guess(name, file.parameters)}"
-        elif value not in file.parameters[name]:
-            values = ", ".join(map(str, file.parameters[name]))
-            yield f"default.{name}", f"{value!r} is not among the parameter's values {values}"
+    yield from _arguments(file)
+    yield from _launches(file)
+    yield from _formulas(file)
+    for sizes in file.check:
+        for name in sizes:
+            if name not in file.sizes:
+                yield "check", f"{name} is not one of the sizes {', '.join(file.sizes)}"
+    yield from _reference(file)
 
 
 def _arguments(file: KernelFile) -> Faults:
@@ -177,7 +90,7 @@ def _launches(file: KernelFile) -> Faults:
         if launch.in_turn and (launch.times != 1 or number == 0):
             yield f"{prefix}in_turn", "is for a launch that follows another, and has the `times` of that"
         is_repeated = is_repeated if launch.in_turn else launch.times != 1
-        yield from _faults_of(f"{prefix}times", launch.times, known)
+        yield from faults_of(f"{prefix}times", launch.times, known)
         if launch.times != 1 and (STEP in file.sizes or STEP in file.parameters):
             yield f"{prefix}times", "formulas of repeated launches count them by `step`: give that name to nothing else"
         yield from _launch(file, launch, prefix, {*known, STEP} if is_repeated else known)
@@ -189,15 +102,15 @@ def _launch(file: KernelFile, launch: LaunchEntry, prefix: str, known: Collectio
     if launch.global_size == "":
         yield f"{prefix}global_size", "is missing"
         return
-    yield from _faults_of(f"{prefix}global_size", launch.global_size, known, most_parts=3)
-    yield from _faults_of(f"{prefix}local_size", launch.local_size, known, most_parts=3)
+    yield from faults_of(f"{prefix}global_size", launch.global_size, known, most_parts=3)
+    yield from faults_of(f"{prefix}local_size", launch.local_size, known, most_parts=3)
     if launch.local_size != "" and len(parts(launch.global_size)) != len(parts(launch.local_size)):
         yield f"{prefix}local_size", "must have as many dimensions as global_size"
-    yield from _faults_of(f"{prefix}when", launch.when, known)
+    yield from faults_of(f"{prefix}when", launch.when, known)
     for text in (text for text in launch.arguments if text not in file.arguments):
-        faults = [*_faults_of(f"{prefix}arguments", text, {*known, *file.arguments})]
+        faults = [*faults_of(f"{prefix}arguments", text, {*known, *file.arguments})]
         if faults and re.fullmatch(NAME.expression, text):
-            yield f"{prefix}arguments", f"{launch.kernel} has no argument {text}{_guess(text, file.arguments)}"
+            yield f"{prefix}arguments", f"{launch.kernel} has no argument {text}{guess(text, file.arguments)}"
         yield from faults
         if not faults and not all(_is_argument(file, result) for result in results_of(text)):
             yield f"{prefix}arguments", f"{text[:80]!r} must result in arguments by name, or in a whole number"
@@ -217,14 +130,6 @@ def _is_argument(file: KernelFile, result: ast.expr) -> bool:
     return not is_text and not Expression(ast.unparse(result)).has_fraction
 
 
-def _calculations(file: KernelFile) -> Faults:
-    """Yield formulas that calculate with parameters that are texts: one times a number may fill the memory."""
-    for key, formula in file.formulas if file.texts else ():
-        for part in parts(formula):
-            for name in sorted(Expression(part).counted & file.texts):
-                yield key, f"{part[:80]!r} calculates with {name}, whose values are texts"
-
-
 def _formulas(file: KernelFile) -> Faults:
     sizes, known = {*file.sizes}, {*file.sizes, *file.parameters}
     steps = {STEP} if any(launch.times != 1 for launch in file.all_launches) else set[str]()
@@ -232,17 +137,17 @@ def _formulas(file: KernelFile) -> Faults:
         key = f"arguments.{name}"
         # What is compared, and what it is computed from, must not depend on the configuration.
         is_free = entry.access == "scratch" or entry.over != ""
-        faults = [*_faults_of(key, entry.size, known if is_free else sizes, most_parts=2)]
+        faults = [*faults_of(key, entry.size, known if is_free else sizes, most_parts=2)]
         yield from faults
         if not faults and entry.size != "" and (len(parts(entry.size)) == 2) != (entry.image != ""):
             yield key, "size: has two parts, `columns, rows`" if entry.image else "size: only an image has two parts"
         for formula in (entry.local, entry.row_pitch, *entry.numbers):
-            yield from _faults_of(key, formula, {*known, *steps})
-        yield from _faults_of(key, entry.valid, {*sizes, INDEX})
+            yield from faults_of(key, formula, {*known, *steps})
+        yield from faults_of(key, entry.valid, {*sizes, INDEX})
         for bound in entry.range:
-            yield from _faults_of(key, bound, sizes)
+            yield from faults_of(key, bound, sizes)
     for name, formula in file.defines.items():
-        for key, message in _faults_of(f"defines.{name}", formula, known):
+        for key, message in faults_of(f"defines.{name}", formula, known):
             is_text = re.fullmatch(r"[A-Za-z_][\w ]*", str(formula))
             yield key, f"{message}; a text has quotes of its own: \"'{formula}'\"" if is_text else message
     for option in file.build_options:
@@ -252,36 +157,9 @@ def _formulas(file: KernelFile) -> Faults:
             yield "build_options", f"{option[:80]!r}: braces stand for names, such as {{TILE}}, unless they are doubled"
             continue
         for name in sorted(names - known):
-            yield "build_options", f"{option[:80]!r} uses {name}, which is not known here{_guess(name, known)}"
-    yield from _faults_of("work.flops", file.work.flops, sizes)
-    yield from _faults_of("work.bytes", file.work.bytes, sizes)
-
-
-def _constraints(file: KernelFile) -> Faults:
-    limits = DeviceLimits().constraint_values()
-    for name, wanted in file.constraints.items():
-        key, condition = f"constraints.{name}", wanted if isinstance(wanted, str) else wanted.condition
-        faults = list(_faults_of(key, condition, {*file.sizes, *file.parameters, *limits}))
-        yield from faults
-        used = frozenset() if faults else Expression(condition).names
-        if prod(len(values) for parameter, values in file.parameters.items() if parameter in used) > MOST_COMBINATIONS:
-            from autotune.space.search_space import examined  # loads NumPy
-
-            parameters = [Parameter(name=name, values=values, meaning="") for name, values in file.parameters.items()]
-            try:
-                examined(Expression(condition), parameters, {**limits, **file.sizes})
-            except ConfigurationError as error:
-                yield key, error.message
-
-
-def _problems(file: KernelFile) -> Faults:
-    for key, problems, beside in (("problems", file.problems, BESIDE_SIZES), ("check", file.check, ())):
-        for problem in problems:
-            for name, value in problem.items():
-                if name not in file.sizes and name not in beside:
-                    yield key, f"{name} is not one of the sizes {', '.join(file.sizes)}"
-                elif isinstance(value, str) and name != "label":
-                    yield key, f"{name} must be a number, not {value!r}"
+            yield "build_options", f"{option[:80]!r} uses {name}, which is not known here{guess(name, known)}"
+    yield from faults_of("work.flops", file.work.flops, sizes)
+    yield from faults_of("work.bytes", file.work.bytes, sizes)
 
 
 def _reference(file: KernelFile) -> Faults:
@@ -290,74 +168,4 @@ def _reference(file: KernelFile) -> Faults:
         yield "reference", f"has both {ways[0]} and {ways[1]}: give one"
     for name in file.reference.outputs:
         if name not in file.outputs:
-            yield f"reference.outputs.{name}", f"is not an output{_guess(name, file.outputs)}"
-
-
-def parts(formula: str | float) -> list[str]:
-    """Return the formulas of one that has several, separated by commas."""
-    return [str(formula)] if not isinstance(formula, str) else parts_of(formula) if formula else []
-
-
-def _faults_of(key: str, formula: str | float, known: Collection[str], *, most_parts: int = 1) -> Faults:
-    """Yield what is wrong with a formula; `known` are the names it may use."""
-    if not isinstance(formula, str) or formula == "":
-        return
-    try:
-        found = parts(formula) if most_parts > 1 else [formula]
-        expressions = [Expression(part) for part in found]
-        names = {name for expression in expressions for name in expression.names} - {"True", "False"}
-        for expression in expressions:
-            expression.prepare()
-    except (ConfigurationError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = f" ({error.msg})" if isinstance(error, SyntaxError) else ""
-        if words := [word for word in re.findall(r"[A-Za-z_]\w*", formula) if word in _NO_NAMES]:
-            reason = f" ({words[0]} has a meaning of its own in formulas: give another name to what has this one)"
-        reason = error.message if isinstance(error, ConfigurationError) else f"it is not an expression{reason}"
-        yield key, f"{formula[:80]!r}: {reason}"
-        return
-    if len(found) > most_parts:
-        yield key, f"has more than {most_parts} parts"
-    for name in sorted(names - {*known}):
-        yield key, f"{formula[:80]!r} uses {name}, which is not known here{_guess(name, known)}"
-
-
-def _guess(name: str, known: Collection[str]) -> str:
-    guess = did_you_mean(name, list(known)) or (f"there are {', '.join(sorted(known))}" if 0 < len(known) <= 12 else "")
-    return f" ({guess})" if guess else ""
-
-
-def _refuse_unknown(data: Mapping[str, object]) -> None:
-    """Raise TableError for an unknown key at the top, with the one that was probably meant."""
-    known = [name for name in KernelFile.__dataclass_fields__ if name != "path"]
-    for name in data:
-        if name not in known:
-            raise TableError(f"{name}: is not a key of a kernel file", hint=did_you_mean(name, known))
-
-
-def _refuse_fractions(parameters: object) -> None:
-    """Raise TableError for a parameter with values that are neither whole numbers nor texts, such as 0.5."""
-    for name, values in parameters.items() if isinstance(parameters, dict) else ():
-        for value in values if isinstance(values, list) else ():
-            if isinstance(value, float | bool):
-                hint = f'write "{value}"' if isinstance(value, float) else "write 0 and 1"
-                message = f"has {str(value).lower()}, which is neither a whole number nor a text"
-                raise TableError(f"parameters.{visible(name)}: {message}", hint=hint)
-
-
-def _line_of(text: str, key: str) -> int:
-    """Return the line, from 1, on which a key such as ``arguments.a.size`` is set, or that of what holds it; else 0."""
-    wanted = re.sub(r"\[\d+\]", "", key).split(".")
-    table: list[str] = []
-    best, depth = 0, 0
-    for number, line in enumerate(text.splitlines(), start=1):
-        header = re.match(r"\s*\[\[?\s*([\w.\"-]+)\s*\]\]?", line)
-        item = re.match(r"\s*([\w.\"-]+)\s*=", line)
-        if header:
-            table = header[1].replace('"', "").split(".")
-        found = table if header else [*table, *item[1].replace('"', "").split(".")] if item else []
-        common = next(
-            (i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), min(len(found), len(wanted))
-        )
-        if common == len(found) and common > depth:
-            best, depth = number, common
-    return best
+            yield f"reference.outputs.{name}", f"is not an output{guess(name, file.outputs)}"

@@ -62,7 +62,6 @@ def _of_class(kind: Any) -> dict[str, Any]:
 
 def _meanings(kind: Any) -> dict[str, str]:
     """Return the docstrings of a class's fields, which follow them in the source."""
-    found = re.findall(
-        r'^    (\w+): .*(?:\n        .*)*\n    """((?:.|\n)*?)"""', inspect.getsource(kind), re.MULTILINE
-    )
+    sources = [inspect.getsource(one) for one in reversed(kind.__mro__) if "__dataclass_fields__" in vars(one)]
+    found = re.findall(r'^    (\w+): .*(?:\n        .*)*\n    """((?:.|\n)*?)"""', "\n".join(sources), re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in found}

@@ -37,7 +37,7 @@ def template_of(file: KernelFile, sources: Sequence[str]) -> str:
     for name in sources:
         text = with_includes(inside(folder, name), folder, include_folders(file))
         plain = without_unused(without_definitions(text, names), used)
-        own = f'#line 1 "{Path(name).name}"\n{_verbatim(plain)}'
+        own = f'#line 1 "{Path(name).name}"\n{verbatim(plain)}'
         texts.append(text if name.endswith(TEMPLATE) else own)
     return "\n".join(texts)
 
@@ -49,7 +49,7 @@ def include_folders(file: KernelFile) -> list[Path]:
 
 def _template(option: str) -> str:
     """Return a template whose result is a text of the compiler's options with the values of the names in braces."""
-    pieces = ((_verbatim(text), name) for text, name, _, _ in Formatter().parse(option))
+    pieces = ((verbatim(text), name) for text, name, _, _ in Formatter().parse(option))
     return "".join(f"{text}{{{{ {name} }}}}" if name else text for text, name in pieces)
 
 
@@ -121,7 +121,7 @@ def once(text: str, name: str) -> str:
     return f"#ifndef {guard}\n#define {guard}\n{_ONCE.sub('', text)}\n#endif"
 
 
-def _verbatim(text: str) -> str:
+def verbatim(text: str) -> str:
     """Return a template whose result is this text."""
     parts = re.split(r"(\{[{%#])", text)
     return "".join(f"{{{{ '{part}' }}}}" if part in ("{{", "{%", "{#") else part for part in parts)

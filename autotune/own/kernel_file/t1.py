@@ -12,7 +12,7 @@ from autotune.codec import Node, parse, read_file
 from autotune.errors import ConfigurationError, TableError, UsageError
 from autotune.model.configuration import Value
 from autotune.model.problem import ELEMENT_TYPES
-from autotune.own.kernel_file.format import MOST_VALUES, NAME, VALUE
+from autotune.own.tuned_file import MOST_VALUES, NAME, VALUE
 from autotune.space.expression import Expression
 
 _AXES = "XYZ"

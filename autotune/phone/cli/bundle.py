@@ -9,6 +9,7 @@ from autotune.cli.arguments import BUNDLED, DATABASE, JSON, MARKDOWN, QUIET, WID
 from autotune.cli.output import print_note, print_result, require_winners
 from autotune.cli.run import check_algorithms, wanted_requests
 from autotune.errors import ProblemError, UsageError
+from autotune.kernels import require_kernels
 from autotune.model.events import Outcome
 from autotune.model.trial import Request
 
@@ -28,6 +29,7 @@ def bundle_command(options: argparse.Namespace) -> int:
         raise UsageError("no shape given", hint="give --shape SHAPE, --shapes FILE or --preset NAME")
     own, others = wanted_requests(argparse.Namespace(**vars(options), misses=False))
     for name in dict.fromkeys(request.problem.family for request in [*own, *others]):
+        require_kernels(name)
         check_algorithms(name, options.algorithm)
     from autotune.cli.lookup import named_or_absent_device
     from autotune.kernels.shapes import fitting

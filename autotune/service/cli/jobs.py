@@ -202,6 +202,7 @@ def _refuse_what_stays_here(options: argparse.Namespace) -> None:
         "deadline",
         "retry_quarantined",
         "sustained",
+        "rhythm",
         "learn_from",
         "db",
         "until_gain",
