@@ -131,7 +131,7 @@ class CommandWorker:
         return took_s
 
     def _write(self, files: Mapping[str, str]) -> None:
-        """Write the files of a configuration; what was in their places first is copied beside them."""
+        """Write the files of a configuration, after a copy of each as it was."""
         with self._turn:
             if self._ending.is_set():
                 raise _ended()
