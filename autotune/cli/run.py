@@ -124,7 +124,7 @@ def tune_requests(options: argparse.Namespace, own: list[Request], others: list[
     from autotune.search import worker_of_commands
 
     special = worker_of_commands([*own, *others])
-    device = find_device(options.device) if special is None else _device_of_commands(options)
+    device = find_device(options.device) if special is None else device_of_commands(options)
     if options.misses:
         others += _missed(device, is_alone=not (own or others))
         special = worker_of_commands([*own, *others])
@@ -206,7 +206,7 @@ def _tune(
     return LATE if interrupts.is_late else status
 
 
-def _device_of_commands(options: argparse.Namespace) -> Device:
+def device_of_commands(options: argparse.Namespace) -> Device:
     """Return the device that commands use, which may be one of another machine, such as a phone on a cable."""
     from autotune.cli.lookup import named_or_absent_device
     from autotune.store import Store

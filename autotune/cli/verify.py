@@ -8,7 +8,7 @@ from autotune.cli.arguments import ANY_DEVICE, DATABASE, DEVICE, JSON, QUIET, SH
 from autotune.cli.interrupts import Interrupts, print_stopped
 from autotune.cli.lookup import named_device
 from autotune.cli.output import plain_winner, print_json, print_note
-from autotune.cli.run import read_requests
+from autotune.cli.run import device_of_commands, read_requests
 from autotune.codec import write
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernels import find_family
@@ -42,7 +42,8 @@ def verify_command(options: argparse.Namespace) -> int:
     from autotune.search.recheck import recheck
     from autotune.store import Store
 
-    device = find_device(options.device)
+    is_command = bool(options.family) and find_family(options.family).is_command
+    device = device_of_commands(options) if is_command else find_device(options.device)
     with (
         Store.open(options.db, makes=False) as store,
         DeviceLock(device),

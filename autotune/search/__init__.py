@@ -49,13 +49,13 @@ def tune(
     """Tune every request; each trial is stored before the next begins.
 
     Trials that were in flight when an earlier run was killed are quarantined, and their configurations are run again
-    only with `retries_quarantined`. If `is_sustained`, times are those of a hot device; with a
-    `rhythm`, those of the finals are taken in it. `should_stop` is called after
-    each trial. Without a `worker`, one is started, and without `builds` also `jobs` processes that build in advance (by
-    default one per free core). With a number of trials the requests are tuned one after another; a time budget is spent
-    where it is expected to save most of the time of all calls, and ends early when nothing is left to gain. Without a
-    `sampler`, the project's own is used. `foreign` guides it by what other tuners measured. `helpers` are equal devices
-    that help with the first request. Worker, helpers and builders are closed at the end.
+    only with `retries_quarantined`. If `is_sustained`, times are those of a hot device; with a `rhythm`, those of the
+    finals are taken in it. `should_stop` is called after each trial. Without a `worker`, one is started, and without
+    `builds` also `jobs` processes that build in advance (by default one per free core). With a number of trials the
+    requests are tuned one after another; a time budget is spent where it is expected to save most of the time of all
+    calls, and ends early when nothing is left to gain. Without a `sampler`, the project's own is used. `foreign` guides
+    it by what other tuners measured. `helpers` are equal devices that help with the first request. Worker, helpers and
+    builders are closed at the end.
 
     Raises ProblemError before anything is measured when a problem does not fit the device, ConfigurationError for an
     unknown algorithm, UsageError for a sampler that does not support the budget, WorkerError when the device cannot be

@@ -58,6 +58,8 @@ class CommandWorker:
         self._built: tuple[list[str], dict[str, str]] | None = None
         """Command and files of what was built last."""
         self._longest_build_s = 0.0
+        self._has_written = False
+        """Whether what an earlier run may have left was written back."""
         self._created: set[Path] = set()
         """Files that there were not before."""
         self._turn = threading.RLock()
@@ -135,15 +137,18 @@ class CommandWorker:
         with self._turn:
             if self._ending.is_set():
                 raise _ended()
-            if self._built is None and not self._created:
-                self._restore()  # what a run that was killed left
+            if not self._has_written:
+                self._restore()
+                self._has_written = True
             for name, text in files.items():
                 path = self._folder / name
                 before = path.with_name(path.name + BEFORE)
                 if not path.exists():
                     self._created.add(path)
                 elif path not in self._created and not before.exists():
-                    before.write_bytes(path.read_bytes())
+                    unfinished = before.with_name(before.name + "~")
+                    unfinished.write_bytes(path.read_bytes())
+                    unfinished.replace(before)
                 _write(path, text.encode())
 
     def _restore(self) -> None:
