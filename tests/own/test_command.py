@@ -58,7 +58,7 @@ sizes = { n = 10 }
 parameters = { THREADS = [1, 2, 4, 8], TILE = [8, 16, 32, 64] }
 default = { TILE = 16 }
 [command]
-run = ["PYTHON", "program.py", "{TILE}", "size {n} {{braces}}"]
+run = ["PYTHON", "-S", "program.py", "{TILE}", "size {n} {{braces}}"]
 environment = { THREADS = "{THREADS}" }
 expect = "result: right"
 [metric]
@@ -70,8 +70,9 @@ unit = "tokens/s"
 
 @pytest.fixture
 def folder(tmp_path: Path, fresh_families: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the program."""
+    """A folder with the program, of which one run is enough for a trial."""
     monkeypatch.setenv(FILES, "")
+    monkeypatch.setattr(worker, "LONG_S", 0.0)
     (tmp_path / "program.py").write_text(PROGRAM)
     return tmp_path
 
@@ -244,7 +245,7 @@ def test_what_is_tuned_is_better_right_kept_and_shown(folder: Path, run: Run, mo
     command = ["tune", path, "--device", "adreno-730", "--trials", "16", "--db", database]
     printed = run(command)
     assert "94 tokens/s" in printed.out
-    best = f"THREADS=2 {sys.executable} program.py 32 'size 10 {{braces}}'"
+    best = f"THREADS=2 {sys.executable} -S program.py 32 'size 10 {{braces}}'"
     show = ["show", "--device", "adreno-730", "--family", path, "10", "--db", database]
     assert f"10: {best}" in printed.out, "what is fastest is wrong"
     count = len((folder / "log").read_text().splitlines())
@@ -256,6 +257,7 @@ def test_what_is_tuned_is_better_right_kept_and_shown(folder: Path, run: Run, mo
     assert "| 94 tokens/s" in run(["export", "--format", "markdown", "--db", database]).out
 
 
+@pytest.mark.long
 def test_a_winner_is_verified_by_its_command(folder: Path, run: Run) -> None:
     family_of(folder)
     where = ["--device", "adreno-730", "--db", str(folder / "tuned.sqlite")]
@@ -354,9 +356,10 @@ def test_how_to_run_a_winner_names_folder_and_build(folder: Path) -> None:
     text = FILE.replace("[command]", '[command]\nfolder = "sub"\nbuild = ["make", "TILE={TILE}"]')
     family = family_of(folder, text)
     used = family.use(family.requests[0].problem, family.usual)
-    assert used.startswith(f"cd sub && make TILE=16 && THREADS=1 {sys.executable} program.py 16")
+    assert used.startswith(f"cd sub && make TILE=16 && THREADS=1 {sys.executable} -S program.py 16")
 
 
+@pytest.mark.long
 def test_a_killed_search_loses_the_trial_in_flight_alone(
     folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
