@@ -294,7 +294,7 @@ class Child:
             process.wait(timeout=EXIT_LIMIT_S)
         code = process.poll()
         if code is not None and code < 0:
-            status = f"killed by {_signal_name(-code)}"
+            status = f"killed by {signal_name(-code)}"
         else:
             status = "its answer was spoilt" if code is None else f"exit status {code}"
         last_words = ""
@@ -370,7 +370,8 @@ def _in_one_line(error: Exception) -> str:
     return f"unexpected {' '.join(f'{type(error).__name__}: {error}'.split())[:400]}{where}"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL; real-time signals have a number only."""
     with contextlib.suppress(ValueError):
         return signal.Signals(number).name
     return f"signal {number}"

@@ -142,7 +142,7 @@ class _Examiner:
             return [_finding(probe, answer[probe]) for probe in probes]
         is_ours, is_open = answer.cause is child.Cause.FAULT, answer.was_killed
         if answer.cause is child.Cause.LATE:
-            is_open = is_busy() or answer.phase != "probe"  # opening the device is no part of what is probed
+            is_open = is_busy() or answer.phase != "probe"  # a probe does not open the device
         return [_finding(probe, answer.message, is_ours=is_ours, is_open=is_open) for probe in probes]
 
     def _examined(self, probes: tuple[str, ...], limit_s: float) -> dict[str, str] | child.Loss | WorkerError:

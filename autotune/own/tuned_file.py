@@ -57,7 +57,8 @@ class TunedFile:
     """What all files have in common that describe something of the user's to tune."""
 
     is_sparse: ClassVar = True
-    title: ClassVar = "kernel file"
+    title: ClassVar[str]
+    """What such a file is called in messages."""
 
     name: Annotated[str, FAMILY_NAME]
     meaning: str = ""
@@ -202,7 +203,7 @@ def result_names(text: str) -> list[str]:
 
 
 def results_of(text: str) -> list[ast.expr]:
-    """Return the parts that a formula may result in; none of what is no formula."""
+    """Return the parts that a formula may result in; none if the text is not a formula."""
     try:
         return Expression(text).results
     except (ConfigurationError, SyntaxError, ValueError, RecursionError, MemoryError):

@@ -201,12 +201,12 @@ def as_told(job: Job) -> float:
 def test_a_rhythm_may_choose_another_winner_than_calls_in_a_row(store: Store) -> None:
     in_rhythm = {BEST: 2000.0, NEXT: 1150.0, SLOW: 2400.0, SLOWEST: 9000.0, DEFAULT: 3000.0}
 
-    def told(job: Job) -> float:
+    def measured(job: Job) -> float:
         return in_rhythm[job.configuration] if job.burst_ns else TIMES[job.configuration]
 
     winners = []
     for rhythm in (None, Rhythm(burst_ns=8e6, pause_ns=33e6)):
-        arena = Arena(store, FakeWorker(told), rhythm=rhythm)
+        arena = Arena(store, FakeWorker(measured), rhythm=rhythm)
         arena.learn(DEFAULT, *VARIANTS)
         winners.append(arena.decide())
         timings = [(job.burst_ns, job.pause_ns) for job in arena.worker.jobs if not job.verifications]

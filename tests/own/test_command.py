@@ -178,7 +178,7 @@ def test_a_command_that_hangs_is_ended(
     monkeypatch.setattr(worker, "is_busy", lambda: is_busy)
     family = family_of(folder, FILE.replace("[command]", f"[command]\nlimit_s = {limit_s}"))
     trial = measured(family, run_limit_s=0.2 if limit_s == 600.0 else 600.0, is_cut_off=is_cut_off)
-    assert trial.state is state and re.search(r"program.py|python.* took more than 0\.\d+ s", trial.message)
+    assert trial.state is state and re.search(r"took more than 0\.\d+ s", trial.message)
 
 
 def test_a_program_that_cannot_be_started_ends_the_search(folder: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_killed_run_leaves_files_for_the_next_to_give_back(folder: Path) -> No
     family = family_of(folder, BUILT)
     job = Job(selector="", problem=family.requests[0].problem, configuration=family.usual, samples=1)
     assert CommandWorker(family).run(job).state is TrialState.COMPLETE
-    assert (folder / "tile.py").read_text() == "TILE = 16\n", "nobody closed it"
+    assert (folder / "tile.py").read_text() == "TILE = 16\n", "it was not closed"
     with CommandWorker(family) as one:
         assert one.run(job).state is TrialState.COMPLETE
     assert (folder / "tile.py").read_text() == "TILE = 0\n"

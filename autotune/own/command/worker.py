@@ -17,6 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Self
 
+from autotune.child import signal_name
 from autotune.codec import printable
 from autotune.device.processors import is_busy, load
 from autotune.errors import BuildError, WorkerError
@@ -62,7 +63,7 @@ class CommandWorker:
         """Whether what an earlier run may have left was written back."""
         self._created: set[Path] = set()
         """Files that there were not before."""
-        self._turn = threading.RLock()
+        self._turn = threading.Lock()
         """Held while a process is started and while files are written, so that nothing follows the end."""
         self._ending = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -237,7 +238,7 @@ class CommandWorker:
             # Systems short of memory kill a process so, which may be no fault of its own.
             is_killed = -process.returncode == getattr(signal, "SIGKILL", None)
             state = TrialState.CUT_SHORT if is_killed else TrialState.CRASHED
-            raise _FailedError(state, f"{what} was killed by {_signal_name(-process.returncode)}. {_end_of(text)}")
+            raise _FailedError(state, f"{what} was killed by {signal_name(-process.returncode)}. {_end_of(text)}")
         if process.returncode:
             raise _FailedError(refused, f"{what} ended with exit status {process.returncode}. {_end_of(text)}")
         return text
@@ -320,12 +321,6 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file unless it has that content, since builds go by the time of its last change."""
     if not path.is_file() or path.read_bytes() != content:
         path.write_bytes(content)
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"
 
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:

@@ -177,6 +177,8 @@ class WorkEntry:
 class KernelFile(TunedFile):
     """A kernel file. Every text called a formula is an expression over sizes, parameters and limits of the device."""
 
+    title: ClassVar = "kernel file"
+
     source: str | tuple[str, ...]
     """Files of OpenCL C; `parameters` and `defines` become ``#define`` lines. Files named .j2 are templates."""
     kernel: Annotated[str, KERNEL] = ""

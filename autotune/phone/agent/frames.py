@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO
 
+from autotune.child import signal_name
 from autotune.device.port import NAMES, refuses_group
 from autotune.errors import AgentKilledError, DeviceLostError, LinkLostError
 from autotune.phone.agent import FOLDER
@@ -146,7 +147,7 @@ def how_ended(how: int, number: int, command: int) -> str:
     if was_killed(how, number):
         return f"something outside killed the agent {doing}, as a system does when memory runs out"
     if how == CONSTANTS["ENDED_BY_SIGNAL"]:
-        return f"the driver crashed {doing}: killed by {_signal_name(number)}"
+        return f"the driver crashed {doing}: killed by {signal_name(number)}"
     if how == CONSTANTS["ENDED_BY_LIMIT"]:
         return f"the driver was stopped {doing}, which took more than {number / 1000:g} s"
     if how == CONSTANTS["ENDED_BY_HOST"]:
@@ -169,13 +170,6 @@ _COMMANDS = {
     "FINISH": "waiting for kernels",
 }
 """What a command does, for messages."""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def printable(data: bytes) -> str:

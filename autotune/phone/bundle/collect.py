@@ -198,13 +198,13 @@ class _Collecting:
                 return (TrialState.INVALID if refusal.is_for_work_group else TrialState.LAUNCH_FAILED), str(refusal)
             case "ENDED" if failed.how != CONSTANTS["ENDED_BY_LIMIT"]:
                 is_killed = was_killed(failed.how, failed.number)
-                told = how_ended(failed.how, failed.number, failed.command)
-                return (TrialState.CUT_SHORT if is_killed else TrialState.CRASHED), told
+                message = how_ended(failed.how, failed.number, failed.command)
+                return (TrialState.CUT_SHORT if is_killed else TrialState.CRASHED), message
             case "ENDED" | "LATE" | "BUSY" as why:
                 full_s = BUILD_LIMIT_S if failed.command in _BUILDS else RUN_LIMIT_S
                 is_hung = why != "BUSY" and failed.number >= 1000 * full_s
-                told = f"no answer within {failed.number / 1000:g} s{' on a busy machine' if why == 'BUSY' else ''}"
-                return (TrialState.TIMED_OUT if is_hung else TrialState.CUT_SHORT), told
+                message = f"no answer within {failed.number / 1000:g} s{' on a busy machine' if why == 'BUSY' else ''}"
+                return (TrialState.TIMED_OUT if is_hung else TrialState.CUT_SHORT), message
             case "SLOW":
                 return TrialState.TOO_SLOW, f"not run in full: a call would take {failed.number} ms"
             case "LOST":
