@@ -3,13 +3,10 @@
 import contextlib
 import dataclasses
 import math
-import os
 import random
-import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -31,7 +28,7 @@ from autotune.store import failures as failures_module
 from factories import evil
 from fakes import INVENTED_PROCESSOR, FakeWorker
 from invented_clock import Clock
-from waiting import HANG_S, join, wait_for
+from waiting import HANG_S
 
 EVIL = evil("worker")
 FINE, NEVER_ENDING, STRAY_WRITE, SLOW_BUILD, ABORT, NO_BUILD, POISON, NO_DEVICE_MEMORY, NO_HOST_MEMORY, ZERO_TIMERS = (
@@ -125,32 +122,6 @@ def test_a_failure_in_a_used_context_is_judged_again_in_a_fresh_one(pocl: Device
         spoilt = worker.pid
         assert worker.run(dataclasses.replace(job, seed=FINE)).state is TrialState.COMPLETE
         assert worker.pid != spoilt
-
-
-@pytest.mark.long
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_a_worker_killed_from_outside_runs_its_trial_once_more_and_cuts_it_short_the_second_time(
-    pocl: Device,
-) -> None:
-    job = Job(selector=pocl.selector, problem=PROBLEM, configuration=FAMILY.baseline, samples=1, min_sample_ns=1000)
-    with Worker(EVIL) as worker:
-        assert worker.run(job).state is TrialState.COMPLETE
-        killed_pids: list[int] = []
-
-        def kill_twice() -> None:
-            for _ in range(2):
-                wait_for(lambda: worker.phase == "run" and worker.pid not in (None, *killed_pids))
-                assert worker.pid
-                killed_pids.append(worker.pid)
-                os.kill(worker.pid, signal.SIGKILL)
-
-        killing = threading.Thread(target=kill_twice)
-        killing.start()
-        killed = worker.run(dataclasses.replace(job, seed=NEVER_ENDING, run_limit_s=HANG_S))
-        join(killing)
-        assert len(killed_pids) == 2
-        assert killed.state is TrialState.CUT_SHORT and killed.message.startswith("run: killed by SIGKILL.")
-        assert worker.run(job).state is TrialState.COMPLETE
 
 
 @pytest.mark.long
